@@ -1,0 +1,41 @@
+# make demo | make test: each works alone on a fresh machine. PYTHON chooses the interpreter (>= 3.11).
+PYTHON ?= python3
+BIN    := .venv/bin
+STAMP  := .venv/.installed
+CSRC   := $(wildcard gradc/executor/csrc/* gradc/engine/csrc/*)
+
+.PHONY: help venv demo test check bench clean
+
+help:
+	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
+	@echo "make test    run the tests"
+	@echo "make check   lint, types, import direction"
+	@echo "make bench   time whole training steps (minutes)"
+	@echo "make venv    create .venv and install everything (the others do it by themselves)"
+	@echo "make clean   remove what was built, .venv included"
+
+venv: $(STAMP)
+
+# torch comes first: the extension is built against it, and pip's build isolation would hide it.
+$(STAMP): pyproject.toml setup.py $(CSRC)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" wheel ninja
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[demo,dev]"
+	touch $@
+
+demo: venv
+	$(BIN)/gradc demo
+
+test: venv
+	$(BIN)/python -m pytest -n 2 -q
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_import_direction.py
+
+bench: venv
+	$(BIN)/python -m benchmarks.steps
+
+clean:
+	rm -rf .venv build gradc.egg-info gradc/_C*.so demo-out

@@ -1,0 +1,206 @@
+"""Differentiate one segment: trace its backward for the state it runs in, or run its tape nodes as they are.
+
+    trace_backward: (Tape, Segment, BackwardKey) -> Backward      a Program, and which saved tensors it takes
+    run_nodes:      (Tape, Segment, tangents, saved, needed) -> grads, one per exit
+
+Both hand the segment's tape nodes to torch's own engine and read, behind each node, the gradient that leaves along each
+exit; the engine's own sums are not used, since the live engine makes them again in eager's order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gradc.aot.segments import Segment
+from gradc.aot.tape import Node, Tape, gradient_edge
+from gradc.ir.passes import drop_dead, refuse_phantoms
+from gradc.ir.program import AutocastState, Program, TensorMeta
+from gradc.ir.recorder import Recorder
+from gradc.state import Ambient, autocast_state, set_autocast
+from gradc.torch_private import current_autograd_node, is_fake
+
+Grads = list[torch.Tensor | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class BackwardKey:
+    """Everything that can change what a segment's backward does, besides the values of tensors.
+
+    Attributes:
+        ambient: autocast and the global modes in which it runs.
+        tangents: layout of each incoming gradient; None for one that is not defined.
+        needed: for each exit, whether its gradient is wanted.
+    """
+
+    ambient: Ambient
+    tangents: tuple[TensorMeta | None, ...]
+    needed: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Backward:
+    """A segment's backward for one key.
+
+    ``program``: (defined tangents, saved tensors, symbols) -> one gradient or None per exit.
+    ``saved`` are positions in ``Segment.saved``.
+    """
+
+    program: Program
+    saved: tuple[int, ...]
+
+
+def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) -> Backward:
+    """Trace the backward of ``segment`` on fake tensors under the state that ``key`` names.
+
+    Raises:
+        UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
+    """
+    recorder = Recorder(name, place=lambda: _place(tape))
+    recorder.lift = functools.partial(lift, recorder)
+    used: list[int] = []
+    with tape.lock, _tracing(tape, key.ambient.autocast):
+        tangents = [_fake_tangent(tape, meta) for meta in key.tangents]
+        for position, tangent in enumerate(tangents):
+            if tangent is not None:
+                recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
+        placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved}
+        num_tangents = len(recorder.inputs)
+
+        def unpack(index: int) -> torch.Tensor:
+            placeholder = placeholders.get(index)
+            if placeholder is None:
+                return tape.saved[index].fake  # a node beyond the exits, which the engine visits for nothing
+            if recorder.slot_of(placeholder) is None:
+                used.append(segment.saved.index(index))
+                recorder.add_input(placeholder, saved_name(tape, index), "saved")
+            return placeholder
+
+        with recorder, tape.unpacking(unpack):
+            grads = run_nodes(tape, segment, tangents, key.needed)
+        for symbol in tape.recorder.symbols:
+            slot = recorder.add_input(0, str(symbol), "size")
+            recorder.symbols[symbol] = ("int", recorder.inputs.index(slot), 0)
+        program = recorder.program(grads)
+    assert num_tangents + len(used) + len(tape.recorder.symbols) == len(program.inputs)
+    return Backward(refuse_phantoms(drop_dead(program, is_backward=True)), tuple(used))
+
+
+def run_nodes(
+    tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool], create_graph: bool = False
+) -> Grads:
+    """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
+
+    Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was.
+    """
+    found: dict[tuple[Node, int], torch.Tensor | None] = {}
+    targets = {}
+    for exit_, is_needed in zip(segment.exits, needed, strict=True):
+        if is_needed:
+            targets[exit_.source.next_functions[exit_.position]] = None
+    starts = [(edge, tangent) for edge, tangent in zip(segment.entries, tangents, strict=False) if tangent is not None]
+    silent = _unreached_entries(tape, segment, tangents)
+    if not targets or not (starts or silent):
+        return [None] * len(segment.exits)
+
+    def read(node: Node) -> Callable[..., None]:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            for position, grad in enumerate(grad_inputs):
+                found[node, position] = grad
+
+        return hook
+
+    with contextlib.ExitStack() as stack:
+        for source in {exit_.source for exit_ in segment.exits}:
+            stack.callback(source.register_hook(read(source)).remove)
+        inside = set(segment.nodes)
+        for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
+            stack.callback(node.register_prehook(_undefine).remove)
+        torch.autograd.grad(
+            [gradient_edge(edge) for edge, _ in (*starts, *silent)],
+            [gradient_edge(edge) for edge in targets],
+            [tangent for _, tangent in (*starts, *silent)],
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    return [
+        found.get((exit_.source, exit_.position)) if is_needed else None
+        for exit_, is_needed in zip(segment.exits, needed, strict=True)
+    ]
+
+
+def entry_label(tape: Tape, segment: Segment, position: int) -> str:
+    node, _ = segment.entries[position]
+    return f"gradient into {node.name()}" + (f" at {line}" if (line := tape.line_of(node)) else "")
+
+
+def saved_name(tape: Tape, index: int) -> str:
+    return tape.recorder.slots[tape.saved[index].slot].name
+
+
+def _undefine(grad_outputs: Any) -> tuple[None, ...]:
+    """A pre-hook: the node gets no gradient, so it and what lies behind it do nothing."""
+    return (None,) * len(grad_outputs)
+
+
+def _is_leaf(node: Node) -> bool:
+    return type(node).__name__ == "AccumulateGrad"
+
+
+def _unreached_entries(
+    tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None]
+) -> list[tuple[Any, torch.Tensor]]:
+    """Entries whose nodes eager runs on undefined gradients alone, with a stand-in gradient that a pre-hook removes.
+
+    Matters only for a Python autograd.Function, which may turn an undefined gradient into zeros.
+    """
+    if not any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in segment.nodes):
+        return []
+    inside = set(segment.nodes)
+    reached: set[Node] = set()
+    stack = [edge[0] for edge, tangent in zip(segment.entries, tangents, strict=False) if tangent is not None]
+    while stack:
+        node = stack.pop()
+        if node not in reached and node in inside:
+            reached.add(node)
+            stack += [target for target, _ in node.next_functions]
+    silent = []
+    for position, edge in enumerate(segment.entries[: segment.num_tangents]):
+        if edge[0] not in reached and tangents[position] is None:
+            meta = edge[0]._input_metadata[edge[1]]
+            silent.append((edge, torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)))
+    return silent
+
+
+@contextlib.contextmanager
+def _tracing(tape: Tape, autocast: AutocastState) -> Iterator[None]:
+    ambient = autocast_state()
+    set_autocast(autocast)
+    try:
+        with tape.fake_mode, torch.no_grad():
+            yield
+    finally:
+        set_autocast(ambient)
+
+
+def _fake_tangent(tape: Tape, meta: TensorMeta | None) -> torch.Tensor | None:
+    if meta is None:
+        return None
+    size, stride = ([tape.symbolic(value) for value in values] for values in (meta.shape, meta.stride))
+    return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
+
+
+def lift(recorder: Recorder, tensor: torch.Tensor) -> int:
+    """A tensor that came neither in nor out of a recorded call: a constant, or what only nodes beyond the exits read."""
+    return recorder.add_phantom(tensor) if is_fake(tensor) else recorder.add_constant(tensor)
+
+
+def _place(tape: Tape) -> tuple[str, str]:
+    node = current_autograd_node()
+    return (tape.line_of(node), node.name()) if node is not None else ("", "")

@@ -1,0 +1,51 @@
+"""Autocast's low-precision copy of a weight, taken from autocast's own cache.
+
+    cached_cast: (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
+
+While an autocast context is open, eager casts each weight once: all uses share one copy, and the gradients of those uses
+add up in the low dtype before one cast back. Torch gives Python no call for "cast through the cache", so an op that
+autocast casts for is started on the weight and stopped once the cast is done. See Note [Weight casts].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+
+
+class _Caught(Exception):
+    pass
+
+
+class _CatchCast(TorchDispatchMode):
+    """Lets the cast through and stops at the next call, keeping its first argument."""
+
+    caught: torch.Tensor | None = None
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op is _aten._to_copy.default:
+            return op(*args, **(kwargs or {}))
+        self.caught = args[0]
+        raise _Caught
+
+
+def cached_cast(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The copy of ``leaf`` in ``dtype`` that eager code under the present autocast would use.
+
+    Falls back on a copy of its own where autocast is off or casts to another dtype: the region casts inside then.
+    """
+    device = leaf.device.type
+    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != dtype:
+        return leaf.to(dtype)
+    with _CatchCast() as mode:
+        try:
+            torch.bmm(leaf, leaf)
+        except _Caught:
+            pass
+    caught = mode.caught
+    assert caught is not None and caught.dtype == dtype and caught.shape == leaf.shape
+    return caught

@@ -1,0 +1,335 @@
+"""Run a region's forward once on fake tensors, and keep the autograd graph that this leaves behind: the tape.
+
+    record: (function, example inputs, fake mode) -> Tape
+
+The tape is eager's own autograd graph, made by torch's own autograd code, with fake tensors in it. Everything that
+gradc knows of a region's backward it reads off the tape: the nodes, their order, the edges between them, which tensors
+they save. Recording happens below autograd, so the forward Program holds just the ATen calls that eager makes.
+See Note [The tape].
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+
+from gradc.errors import UnsupportedError
+from gradc.ir.program import AutocastState, Sym
+from gradc.ir.recorder import Recorder
+from gradc.ir.text import symbolic
+from gradc.state import autocast_state
+from gradc.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    autocast_nesting,
+    is_fake,
+    is_view,
+    next_sequence_nr,
+    sequence_nr,
+)
+
+Node = Any  # torch.autograd.graph.Node: abstract there, and the engine's nodes are not registered as its subclasses
+Edge = tuple[Node, int]
+
+_aten = torch.ops.aten
+_BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes: it is switched off while it works
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """One tensor that one tape node saved, as eager would have.
+
+    ``slot`` is its slot in the forward Program, ``edge`` the tape edge of its value (None if it needs no gradient), and
+    ``fake`` the fake tensor itself.
+    """
+
+    slot: int
+    edge: Edge | None
+    fake: torch.Tensor
+    version: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Primal:
+    """One input of the region. ``edge`` is where its gradient leaves the tape; None for one that needs no gradient.
+
+    ``cast_of`` is the position of the leaf whose autocast copy this primal is; see Note [Weight casts].
+    """
+
+    name: str
+    fake: torch.Tensor | None
+    edge: Edge | None
+    cast_of: int | None = None
+
+
+class Tape:
+    """The autograd graph of a region's forward on fake tensors.
+
+    Attributes:
+        fake_mode: the mode whose fake tensors these are.
+        is_derivative: True if the function is itself the backward of a segment of another tape.
+        recorder: what the forward called.
+        primals: the inputs, casts of weights last.
+        outputs: what the function returned, flattened: fake tensors and plain values.
+        saved: the tensors that nodes saved, in the order in which eager packs them.
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool = False) -> None:
+        self.fake_mode, self.is_derivative = fake_mode, is_derivative
+        self.lock = threading.RLock()
+        self.recorder = Recorder(name, lift=self._lift_constant, place=self._place)
+        self.primals: list[Primal] = []
+        self.outputs: list[Any] = []
+        self.saved: list[Saved] = []
+        self.where = ""
+        self.symints: dict[sympy.Symbol, torch.SymInt] = {}
+        self._lines: list[tuple[int, str]] = []
+        self._ambient = AutocastState()
+        self._unpacked: Callable[[int], torch.Tensor] = lambda index: self.saved[index].fake
+        self._constants: list[torch.Tensor] = []
+
+    # ---- recording
+
+    def enter_line(self, where: str) -> None:
+        """From here on, calls and nodes come from the user's line ``where``."""
+        self.where = where
+        self._ambient = autocast_state()
+        self._lines.append((next_sequence_nr(), where))
+
+    def line_of(self, node: Node) -> str:
+        """The user's line whose forward made ``node``."""
+        index = bisect.bisect_right(self._lines, sequence_nr(node), key=lambda line: line[0]) - 1
+        return self._lines[index][1] if index >= 0 else ""
+
+    def symbolic(self, value: int | Sym) -> Any:
+        """A size as the tape's fake tensors hold it: an int, or a SymInt."""
+        if isinstance(value, int):
+            return value
+        return eval(symbolic(value.expr), {str(symbol): self.symints[symbol] for symbol in self.symints})
+
+    def _place(self) -> tuple[str, str]:
+        return self.where, _BY_AUTOCAST if autocast_state() != self._ambient else ""
+
+    def _lift_constant(self, tensor: torch.Tensor) -> int:
+        if is_fake(tensor) and self.is_derivative:
+            return self.recorder.add_phantom(tensor)
+        if is_fake(tensor):
+            raise UnsupportedError("tensor of unknown origin", f"shape {tuple(tensor.shape)}", self.where)
+        return self.recorder.add_constant(tensor)
+
+    def _pack(self, tensor: torch.Tensor) -> int:
+        slot = self.recorder.slot_of(tensor)
+        if slot is None and is_fake(tensor):
+            slot = self.recorder.slot_of_alias(tensor)
+        if slot is None:
+            slot = self._lift_constant(tensor)
+        edge = edge_of(tensor) if tensor.requires_grad else None
+        self.saved.append(Saved(slot, edge, tensor, tensor._version))
+        return len(self.saved) - 1
+
+    def _unpack(self, index: int) -> torch.Tensor:
+        return self._unpacked(index)
+
+    @contextmanager
+    def unpacking(self, unpack: Callable[[int], torch.Tensor]) -> Iterator[None]:
+        """While inside, a node that reads its saved tensor number i gets ``unpack(i)``."""
+        before, self._unpacked = self._unpacked, unpack
+        try:
+            yield
+        finally:
+            self._unpacked = before
+
+    def saved_by(self, node: Node) -> tuple[list[int], bool]:
+        """Which saved tensors ``node`` owns, and whether it holds others, which no hook sees (a number's wrapper)."""
+        found: list[int] = []
+        num_others = 0
+
+        def note(index: int) -> torch.Tensor:
+            found.append(index)
+            return self.saved[index].fake
+
+        with self.unpacking(note), self.fake_mode:
+            for name in _saved_attributes(type(node)):
+                values = getattr(node, name)
+                values = values if isinstance(values, (tuple, list)) else (values,)
+                num_others += sum(isinstance(value, torch.Tensor) for value in values)
+        return found, num_others > len(found)
+
+
+def record(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    fake_mode: FakeTensorMode,
+    name: str,
+    edges: Sequence[Edge | None] | None = None,
+) -> Tape:
+    """Run ``function`` on fake copies of ``inputs`` with gradient recording as it is now, and return the tape.
+
+    ``inputs`` are tensors (real or fake: only their metadata counts), ints and SymInts. ``function`` takes
+    ``(tape, *fakes)`` and returns a flat list. ``edges``, if given, names for an input the edge through which the function
+    really reads it: a saved tensor of another tape keeps that tape's edge.
+
+    Raises:
+        UnsupportedError: for what cannot run on fake tensors.
+    """
+    tape = Tape(fake_mode, name, is_derivative=edges is not None)
+    fakes: list[Any] = []
+    with fake_mode:
+        for position, (value, label) in enumerate(zip(inputs, names, strict=True)):
+            fake = fake_primal(value) if isinstance(value, torch.Tensor) else value
+            fakes.append(fake)
+            edge = edges[position] if edges else None
+            if isinstance(fake, torch.Tensor):
+                edge = edge or (edge_of(fake) if fake.requires_grad else None)
+                tape.primals.append(Primal(label, fake, edge))
+            else:
+                tape.primals.append(Primal(label, None, None))
+            tape.recorder.add_input(fake, label, label)
+        tape.symints = _symints(tape, fakes)
+        before = [_metadata(fake) for fake in fakes]
+        with tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
+            tape.outputs = list(function(tape, *fakes))
+    _refuse_changed_primals(tape, fakes, before)
+    _refuse_changed_saved(tape)
+    if autocast_nesting() > 0:
+        _hoist_weight_casts(tape)
+    return tape
+
+
+def fake_primal(value: torch.Tensor) -> torch.Tensor:
+    """A fake tensor like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
+
+    Leafness is kept because autocast keeps its copies of leaves only. Called inside the fake mode.
+    """
+    if value.layout is not torch.strided:
+        raise UnsupportedError("input that is not strided", str(value.layout))
+    if value.is_conj() or value.is_neg():
+        raise UnsupportedError("input with a lazy conjugate or negative bit")
+    offset = value.storage_offset()
+    if isinstance(offset, int) and offset == 0:
+        fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    else:
+        fake = torch.empty(0, dtype=value.dtype, device=value.device)
+        storage = torch.empty(offset + _extent(value), dtype=value.dtype, device=value.device)
+        fake = storage.as_strided(value.size(), value.stride(), offset)
+        fake = fake if is_view(value) else fake.detach()
+    if not value.requires_grad:
+        return fake
+    with torch.enable_grad():
+        fake.requires_grad_()
+        return fake if value.is_leaf else fake.view_as(fake)
+
+
+def edge_of(tensor: torch.Tensor) -> Edge:
+    """Where the gradient of ``tensor`` goes: (node, number of the node's input)."""
+    with torch.enable_grad():
+        edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def gradient_edge(edge: Edge) -> GradientEdge:
+    return GradientEdge(*edge)
+
+
+def _symints(tape: Tape, fakes: list[Any]) -> dict[sympy.Symbol, torch.SymInt]:
+    """The SymInt behind each symbol, read where the Program reads it."""
+    found = {}
+    for symbol, (kind, position, dimension) in tape.recorder.symbols.items():
+        source = fakes[position]
+        found[symbol] = source if kind == "int" else getattr(source, kind)(dimension)
+    return found
+
+
+def _extent(value: torch.Tensor) -> Any:
+    """How many elements of storage the tensor spans from its offset on."""
+    extent: Any = 1
+    for size, stride in zip(value.size(), value.stride(), strict=True):
+        extent = extent + (size - 1) * stride
+    return extent
+
+
+def _metadata(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, FakeTensor):
+        return ()
+    return (
+        tuple(value.size()),
+        tuple(value.stride()),
+        value.storage_offset(),
+        value.untyped_storage()._cdata,
+        value.requires_grad,
+        value.grad_fn,
+    )
+
+
+def _refuse_changed_primals(tape: Tape, fakes: list[Any], before: list[tuple[Any, ...]]) -> None:
+    """An in-place op may change an input's values; its shape, storage or history are for eager to change."""
+    for fake, primal, old in zip(fakes, tape.primals, before, strict=True):
+        new = _metadata(fake)
+        if new[4:] != old[4:]:
+            raise UnsupportedError("input mutated in place with gradient recording", primal.name)
+        if new != old:
+            raise UnsupportedError("input whose shape or storage is changed", primal.name)
+
+
+def _refuse_changed_saved(tape: Tape) -> None:
+    """In-place use of a value that backward needs: eager raises at backward, with the right words, so eager runs it."""
+    for saved in tape.saved:
+        if saved.fake._version != saved.version:
+            raise UnsupportedError("saved tensor modified in place inside the region")
+
+
+def _hoist_weight_casts(tape: Tape) -> None:
+    """Turn autocast's copies of weights into primals, made through autocast's cache when the region is called.
+
+    See Note [Weight casts]: the cache outlives the region, so another region or eager code may share the copy.
+    """
+    recorder = tape.recorder
+    kept = []
+    for instruction in recorder.instructions:
+        position = _is_weight_cast(tape, instruction)
+        if position is None:
+            kept.append(instruction)
+            continue
+        slot = instruction.outs[0]
+        fake = recorder.tensor_of(slot)
+        recorder.inputs.append(slot)
+        name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
+        recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
+        tape.primals.append(Primal(name, fake, edge_of(fake), cast_of=position))
+    recorder.instructions = kept
+
+
+def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:
+    if instruction.op is not _aten._to_copy.default or instruction.origin != _BY_AUTOCAST:
+        return None
+    slot = instruction.args[0].slot
+    if slot not in tape.recorder.inputs:
+        return None
+    position = tape.recorder.inputs.index(slot)
+    fake = tape.primals[position].fake
+    if fake is None or not (fake.requires_grad and fake.is_leaf) or is_view(fake) or fake.dtype != torch.float32:
+        return None
+    return position
+
+
+_SAVED_ATTRIBUTES: dict[type, tuple[str, ...]] = {}
+
+
+def _saved_attributes(node_type: type) -> tuple[str, ...]:
+    """The attributes through which a node of this type shows what it saved."""
+    if node_type not in _SAVED_ATTRIBUTES:
+        if issubclass(node_type, torch.autograd.function.BackwardCFunction):
+            names: tuple[str, ...] = ("saved_tensors",)
+        else:
+            names = tuple(name for name in dir(node_type) if name.startswith("_saved_"))
+        _SAVED_ATTRIBUTES[node_type] = names
+    return _SAVED_ATTRIBUTES[node_type]

@@ -1,0 +1,50 @@
+"""The backends: what turns a Program into something that runs.
+
+    register_backend(name, lower)      lower: Program -> (list of inputs, emptied -> list of outputs)
+    lookup_backend(name) -> lower      list_backends() -> names
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradc.errors import ConfigError
+from gradc.ir.program import Program
+
+Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
+
+_backends: dict[str, Lower] = {}
+
+
+def register_backend(name: str, lower: Lower) -> Lower:
+    """Make ``lower`` known as ``backend=name``.
+
+    Arguments:
+        name: what ``gradc.compile(backend=...)`` is to call it.
+        lower: takes a Program and returns a function of one list (inputs, which it may empty) that returns the list
+            of the Program's outputs. May raise UnsupportedError: the Program is then interpreted.
+
+    Raises:
+        ConfigError: if the name is taken.
+    """
+    if name in _backends:
+        raise ConfigError(f"register_backend: there is a backend {name!r} already. Choose another name.")
+    _backends[name] = lower
+    return lower
+
+
+def lookup_backend(name: str) -> Lower:
+    """The backend called ``name``.
+
+    Raises:
+        ConfigError: if there is none; the message lists those there are.
+    """
+    if name not in _backends:
+        raise ConfigError(f"backend={name!r} is not known. The backends are: {', '.join(list_backends())}.")
+    return _backends[name]
+
+
+def list_backends() -> list[str]:
+    """The names of all backends."""
+    return sorted(_backends)

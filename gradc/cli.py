@@ -1,0 +1,129 @@
+"""The command line: ``gradc demo | check | bench``.
+
+    main: list of arguments -> exit status (0: fine, 1: check found a difference, 2: a mistake of the user's)
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradc
+from gradc.demo import main as demo
+from gradc.errors import ConfigError, GradcError
+from gradc.report.check import check
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except GradcError as error:
+        print(f"gradc: error: {error}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="gradc", description="Compiled PyTorch training with eager's gradients.")
+    top.add_argument("--version", action="version", version=f"gradc {gradc.__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _add_demo(commands.add_parser("demo", help="train a small vision transformer; compare with eager and torch.compile"))
+    _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
+    _add_bench(commands.add_parser("bench", help="time training steps (needs a checkout)"))
+    return top
+
+
+def _add_demo(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_demo)
+    command.add_argument("--epochs", type=whole_number, default=demo.DEFAULT_EPOCHS, help="default: %(default)s")
+    command.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help=f"what to run beside eager; may be repeated. One of {', '.join(demo.BACKENDS)}. Default: all",
+    )
+    command.add_argument("--out", default="demo-out", metavar="FOLDER", help="where the plot goes; default: %(default)s")
+
+
+def _add_check(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_check)
+    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    command.add_argument("--backend", help="the backend of gradc to check; default: gradc's own default")
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_bench)
+    command.add_argument("name", nargs="?", help="a benchmark; without it, lists them")
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    demo.run(options.epochs, tuple(options.backend or demo.BACKENDS), options.out)
+    return 0
+
+
+def run_check(options: argparse.Namespace) -> int:
+    arguments = {"backend": options.backend} if options.backend else {}
+    report = check(load_function(options.target), **arguments)
+    print(report)
+    return 0 if report.ok else 1
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in ("__init__", "common", "models"))
+    if not names:
+        raise ConfigError(
+            f"gradc bench: the benchmarks are not part of the installed package, and there is no folder {BENCHMARKS}.\n"
+            "  Run it from a checkout that was installed with: pip install --no-build-isolation -e ."
+        )
+    if options.name is None:
+        print("\n".join(f"gradc bench {name}" for name in names))
+        return 0
+    if options.name not in names:
+        raise ConfigError(f"gradc bench {options.name}: there is no such benchmark. There are: {', '.join(names)}.")
+    sys.path.insert(0, str(BENCHMARKS.parent))
+    sys.argv = [f"gradc bench {options.name}"]
+    runpy.run_module(f"benchmarks.{options.name}", run_name="__main__")
+    return 0
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """``"train.py:step"`` -> the function ``step`` of the file.
+
+    Raises:
+        ConfigError: if the text, the file or the function is not there. Errors in the file itself come through.
+    """
+    filename, colon, name = target.rpartition(":")
+    if not colon or not filename or not name:
+        raise ConfigError(f"gradc check {target}: expected FILE.py:FUNCTION, for example train.py:step.")
+    path = Path(filename)
+    if not path.is_file():
+        raise ConfigError(f"gradc check {target}: there is no file {filename}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"gradc check {target}: {filename} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"gradc check {target}: {filename} has no function {name!r}. It has: {', '.join(functions)}.")
+    return function
+
+
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"use a whole number, not {text!r}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

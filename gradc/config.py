@@ -1,0 +1,155 @@
+"""The settings, and how to change them: globally, or inside a ``with``, per thread.
+
+    gradc.config.backward_pass_autocast = "off"                 # from here on, in every thread
+    with gradc.config.patch(backward_pass_autocast="off"): ...  # inside, in this thread; restored on error
+    @gradc.config.patch(compiled_autograd=True)                 # the same, as a decorator
+
+A leaf: imports nothing of gradc but errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.errors import ConfigError
+
+AutocastSetting = str | dict[str, Any] | list[dict[str, Any]]
+
+_AUTOCAST_NAMES = ("ambient", "same_as_forward", "off")
+_AUTOCAST_ARGUMENTS = ("device_type", "dtype", "enabled", "cache_enabled")
+
+
+class _Overrides(threading.local):
+    """The settings patched in this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[dict[str, Any]] = []
+
+
+class Patch(contextlib.ContextDecorator):
+    """One layer of settings, in force between enter and exit. See ``Config.patch``."""
+
+    def __init__(self, overrides: _Overrides, settings: dict[str, Any]) -> None:
+        _validate(settings)
+        self._overrides, self._settings = overrides, settings
+
+    def __enter__(self) -> None:
+        self._overrides.stack.append(self._settings)
+
+    def __exit__(self, *_: object) -> None:
+        # By identity, last first: another layer may hold equal settings, and the same one may be entered twice.
+        stack = self._overrides.stack
+        del stack[max(index for index, layer in enumerate(stack) if layer is self._settings)]
+
+
+class Config:
+    """The settings of gradc. Assigning sets the value for every thread; ``patch`` for a scope of this thread.
+
+    Attributes:
+        backward_pass_autocast: under which autocast the backward of a compiled region runs.
+            ``"ambient"`` (default): whatever is active when backward runs, as in eager.
+            ``"same_as_forward"``: what was active where the region's forward ran.
+            ``"off"``: none. A dict of ``torch.autocast`` arguments, or a list of them: exactly those.
+            The value in force when a region is compiled stays with the region.
+        compiled_autograd: capture every backward pass of the process (also ``GRADC_COMPILED_AUTOGRAD=1``).
+    """
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_global", dict(DEFAULTS))
+        object.__setattr__(self, "_overrides", _Overrides())
+
+    backward_pass_autocast: AutocastSetting
+    compiled_autograd: bool
+
+    def __getattr__(self, name: str) -> Any:
+        for layer in reversed(self._overrides.stack):
+            if name in layer:
+                return layer[name]
+        if name in self._global:
+            return self._global[name]
+        raise AttributeError(_unknown(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _validate({name: value})
+        self._global[name] = value
+
+    def patch(self, **settings: Any) -> Patch:
+        """Change ``settings`` inside a ``with`` block, or for the calls of a function when used as a decorator.
+
+        Nests; concerns the current thread only; restored when the block ends, by an exception too.
+
+        Raises:
+            ConfigError: at once, for an unknown setting or value.
+        """
+        return Patch(self._overrides, settings)
+
+    def __dir__(self) -> list[str]:
+        return [*DEFAULTS, "patch"]
+
+
+def _validate(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in DEFAULTS:
+            raise ConfigError(_unknown(name))
+        _VALIDATORS[name](value)
+
+
+def _unknown(name: str) -> str:
+    return f"gradc.config has no setting {name!r}. The settings are: {', '.join(DEFAULTS)}."
+
+
+def _validate_autocast(value: Any) -> None:
+    if isinstance(value, str) and value in _AUTOCAST_NAMES:
+        return
+    entries = value if isinstance(value, list) else [value]
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(
+            f"backward_pass_autocast={value!r} is not a setting. Use one of {', '.join(map(repr, _AUTOCAST_NAMES))}, "
+            "a dict of torch.autocast arguments such as {'device_type': 'cpu', 'dtype': torch.bfloat16}, "
+            "or a non-empty list of such dicts."
+        )
+    for entry in entries:
+        if wrong := [key for key in entry if key not in _AUTOCAST_ARGUMENTS]:
+            raise ConfigError(
+                f"backward_pass_autocast: torch.autocast has no argument {wrong[0]!r}. "
+                f"Its arguments are: {', '.join(_AUTOCAST_ARGUMENTS)}."
+            )
+        if "device_type" not in entry:
+            raise ConfigError(f"backward_pass_autocast={value!r}: 'device_type' is missing, for example 'cpu'.")
+        _try_autocast(value, entry)
+
+
+def _try_autocast(value: Any, entry: dict[str, Any]) -> None:
+    """Let torch.autocast judge ``entry``. For a device that this machine lacks it only warns, and so do we not mind."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.autocast(**entry)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(f"backward_pass_autocast={value!r}: torch.autocast refuses it: {error}") from error
+    if wrong := [str(warning.message) for warning in caught if "dtype is not supported" in str(warning.message)]:
+        raise ConfigError(f"backward_pass_autocast={value!r}: torch.autocast refuses it: {' '.join(wrong[0].split())}")
+
+
+def _validate_bool(value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"compiled_autograd={value!r} is not a setting. Use True or False.")
+
+
+DEFAULTS: dict[str, Any] = {
+    "backward_pass_autocast": "ambient",
+    "compiled_autograd": os.environ.get("GRADC_COMPILED_AUTOGRAD", "0") == "1",
+}
+_VALIDATORS: dict[str, Callable[[Any], None]] = {
+    "backward_pass_autocast": _validate_autocast,
+    "compiled_autograd": _validate_bool,
+}
+
+config = Config()

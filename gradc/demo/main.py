@@ -1,0 +1,83 @@
+"""The demo's table of contents: check the arguments, train each run, show them.
+
+    run: (epochs, backends, out) -> list of Run, a printed table, and demo.png in the folder out
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+import torch
+
+from gradc.demo.show import render_table, save_plot
+from gradc.demo.train import Compile, Run, train
+from gradc.demo.vit import load_digits
+from gradc.errors import ConfigError, GradcError
+
+BACKENDS = ("eager", "aot_eager", "inductor", "gradc")
+LABELS = {"eager": "eager", "aot_eager": "torch.compile aot_eager", "inductor": "torch.compile", "gradc": "gradc"}
+DEFAULT_EPOCHS = 20
+MAX_EPOCHS = 200
+NUM_THREADS = 2
+
+
+def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out: str = "demo-out") -> list[Run]:
+    """Train with each of ``backends`` (eager always, as the reference), print the table, and save the plot.
+
+    Raises:
+        ConfigError: for a number of epochs, a backend or a folder that cannot be used; before anything is trained.
+        GradcError: if scikit-learn or matplotlib is missing.
+    """
+    check_arguments(epochs, backends)
+    folder = writable_folder(out)
+    digits = load_digits()
+    torch.set_num_threads(NUM_THREADS)
+    print(f"A vision transformer on {len(digits.train_labels)} digits, bf16 autocast with a float32 loss head, "
+          f"{epochs} epochs, {NUM_THREADS} threads.")
+    reference = train(LABELS["eager"], lambda model: model, digits, epochs, None)
+    runs = [reference]
+    for backend in (name for name in BACKENDS if name in backends and name != "eager"):
+        torch._dynamo.reset()
+        runs.append(train(LABELS[backend], compiler(backend), digits, epochs, reference))
+    print(f"\n{render_table(runs)}\n")
+    save_plot(runs, folder / "demo.png")
+    print(f"Plot: {folder / 'demo.png'}")
+    return runs
+
+
+def compiler(backend: str) -> Compile:
+    """The function that compiles the model for ``backend``. Inductor's caches are off: compile seconds are honest."""
+    if backend == "gradc":
+        from gradc.frontend.compile import compile
+
+        return compile
+    import torch._inductor.config as inductor_config
+
+    inductor_config.force_disable_caches = True
+    return lambda model: torch.compile(model, backend=backend)
+
+
+def check_arguments(epochs: int, backends: tuple[str, ...]) -> None:
+    if not 1 <= epochs <= MAX_EPOCHS:
+        raise ConfigError(f"--epochs {epochs}: use a whole number from 1 to {MAX_EPOCHS}.")
+    for backend in backends:
+        if backend not in BACKENDS:
+            raise ConfigError(f"--backend {backend}: unknown. Use one or more of: {', '.join(BACKENDS)}.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise GradcError("The demo's plot needs matplotlib, which is not installed.\n  Run: pip install 'gradc[demo]'")
+
+
+def writable_folder(out: str) -> Path:
+    """The folder ``out``, made if need be, and tried by writing to it, so that no training is lost at the end."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: cannot write there: {error.strerror or error}.\n  Name a folder that you may write to."
+        ) from error
+    return folder

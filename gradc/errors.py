@@ -1,0 +1,44 @@
+"""The errors gradc raises. Each says what happened, where in the user's code, why, and what to do.
+
+A user's mistake is a GradcError; a fault of gradc's own is an InternalError.
+"""
+
+from __future__ import annotations
+
+
+class GradcError(Exception):
+    """Base of every error that the user can cure: the message says how."""
+
+
+class ConfigError(GradcError, ValueError):
+    """A setting or an argument has a value that gradc does not know; the message names the valid ones."""
+
+
+class FallbackError(GradcError, RuntimeError):
+    """Under ``fullgraph=True``, a part that would have run eagerly; the message holds the reason and the user's line."""
+
+
+class CheckError(GradcError, AssertionError):
+    """``gradc.check(...).raise_if_different()`` found a tensor that is not eager's."""
+
+
+class VersionError(GradcError, ImportError):
+    """gradc was built for, or checked against, another version of torch than the one that is imported."""
+
+
+class InternalError(Exception):
+    """A fault in gradc itself. The message names the pass and holds a dump: please report it."""
+
+
+class UnsupportedError(Exception):
+    """Internal: this part cannot be compiled. Caught by the caller, which runs the part eagerly and counts it.
+
+    Arguments:
+        kind: the counter's name under ``fallbacks``, e.g. ``"mutated input that requires grad"``.
+        detail: what exactly was met, for the log.
+        where: the user's source line, or "".
+    """
+
+    def __init__(self, kind: str, detail: str = "", where: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        self.kind, self.detail, self.where = kind, detail, where

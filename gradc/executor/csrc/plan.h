@@ -1,0 +1,129 @@
+// A plan: a Program as the native executor runs it.
+//
+// Layout.     Plan   immutable, made once            Frame   one per run, on the stack of the thread that runs
+//             +------------------------------+       +--------------------------------------+
+//             | steps: op, operands, outs,   |       | slots: one IValue for each value     |
+//             |        deaths, kernel        |  run  | bound: the symbolic operands' values |
+//             | constants, symbols, bindings | ----> | stack: arguments of a boxed call     |
+//             +------------------------------+       +--------------------------------------+
+//
+// Ownership.  A Plan owns its constants and nothing of any run, except the values of symbolic operands for the tuples of
+//             sizes seen lately (the bindings, behind a lock). A Frame owns what its slots hold; `deaths` say when a slot
+//             is cleared, so that memory is freed where eager frees it. Whatever ends a run, an exception too, clears
+//             the frame: nothing is leaked, and no lock is held while an op runs.
+// Threads.    Any number of threads may run one Plan, and a run may start another: they share only what is immutable.
+// The GIL.    Nothing in this file, run.cpp or kernels.cpp needs it, and callers should not hold it. Ops that are written in
+//             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gradc {
+
+using Index = int32_t;
+
+// A constant argument. Lists of ints are kept flat too, since an IValue's list is not contiguous.
+struct Value {
+  explicit Value(c10::IValue value);
+  c10::IValue boxed;
+  std::vector<int64_t> ints;
+};
+
+// Where an argument comes from. `index` counts in the frame's slots, the plan's constants, the frame's bound values, or the
+// plan's packs (lists that hold slots).
+struct Operand {
+  enum class Kind : uint8_t { slot, constant, bound, pack };
+  Kind kind = Kind::slot;
+  Index index = 0;
+};
+
+struct Pack {
+  c10::TypePtr element;
+  std::vector<Operand> items;
+};
+
+struct Frame;
+struct Step;
+using Kernel = void (*)(const Step&, Frame&);
+
+using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
+
+// One call. `kernel` is its typed call where there is one (kernels.h); an out of -1 is a result that nobody reads.
+struct Step {
+  c10::OperatorHandle op;
+  std::vector<Operand> operands;
+  std::vector<Index> outs;
+  std::vector<Index> deaths;
+  std::vector<Index> writes;
+  std::vector<std::pair<Index, Index>> shares;
+  AutocastState autocast;
+  std::vector<Index> reads;
+  Kernel kernel = nullptr;
+};
+
+// Where a symbol's value is read when a run starts.
+struct SymbolSource {
+  enum class Kind : uint8_t { integer, size, stride };
+  Kind kind = Kind::integer;
+  Index slot = 0;
+  int64_t dimension = 0;
+};
+
+using Symbols = std::vector<int64_t>;
+using Binding = std::shared_ptr<const std::vector<Value>>;
+
+// The values of symbolic operands for the tuples of symbol values seen lately, most recent first.
+class Bindings {
+ public:
+  using Compute = std::function<std::vector<Value>(const Symbols&)>;
+  explicit Bindings(Compute compute) : compute_(std::move(compute)) {}
+  Binding find_or_compute(const Symbols& symbols);
+
+ private:
+  static constexpr size_t kept = 64;
+  Binding find(const Symbols& symbols);
+
+  const Compute compute_;
+  std::mutex mutex_;
+  std::list<std::pair<Symbols, Binding>> recent_;
+};
+
+struct Plan {
+  std::string name;
+  Index num_slots = 0;
+  std::vector<Index> inputs;
+  std::vector<Index> unread;
+  std::vector<std::pair<Index, c10::IValue>> owned;
+  std::vector<Step> steps;
+  std::vector<Operand> outputs;
+  std::vector<Value> constants;
+  std::vector<Pack> packs;
+  std::vector<SymbolSource> symbols;
+  std::unique_ptr<Bindings> bindings;
+};
+
+struct Frame {
+  explicit Frame(const Plan& plan) : plan(plan), slots(plan.num_slots) {}
+  const c10::IValue& operator[](const Operand& operand) const;
+
+  const Plan& plan;
+  std::vector<c10::IValue> slots;
+  Binding bound;
+  std::vector<c10::IValue> stack;
+};
+
+// Runs `plan` below autograd. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
+// more. Returns one value for each output. Throws what an op throws.
+std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);
+
+} // namespace gradc

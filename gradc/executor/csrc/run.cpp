@@ -1,0 +1,212 @@
+// Running a plan: the state that eager's kernels see, then one step after the other.
+#include "plan.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace gradc {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// What a kernel in eager sees: autograd and view tracking are done, gradients are not recorded.
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView dispatch;
+  at::NoGradGuard grad_mode;
+};
+
+// Puts each step under the autocast that its kernel saw when it was captured; in the end, the ambient one is back.
+class AutocastSwitch {
+ public:
+  explicit AutocastSwitch(const AutocastState& state) {
+    for (const auto& [device, dtype] : state) {
+      ambient_.emplace_back(device, at::autocast::get_autocast_dtype(device));
+      at::autocast::set_autocast_enabled(device, true);
+      at::autocast::set_autocast_dtype(device, dtype);
+    }
+  }
+  ~AutocastSwitch() {
+    for (const auto& [device, dtype] : ambient_) {
+      at::autocast::set_autocast_enabled(device, false);
+      at::autocast::set_autocast_dtype(device, dtype);
+    }
+  }
+  AutocastSwitch(const AutocastSwitch&) = delete;
+  AutocastSwitch& operator=(const AutocastSwitch&) = delete;
+
+ private:
+  AutocastState ambient_;
+};
+
+// True if nothing in this thread wants to see the calls: no dispatch mode, function transform or profiler. Then an op on
+// plain tensors may go to its CPU kernel without asking the dispatcher.
+bool is_unobserved() {
+  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
+  return (included - c10::default_included_set).empty() && !at::hasCallbacks();
+}
+
+constexpr DispatchKeySet plain_keys =
+    DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU});
+
+bool is_plain(const c10::IValue& value) {
+  return value.isTensor() && (value.unsafeToTensorImpl()->key_set() - plain_keys).empty();
+}
+
+bool reads_plain(const Step& step, const Frame& frame) {
+  for (const Index slot : step.reads) {
+    if (!is_plain(frame.slots[slot])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+c10::IValue packed(const Pack& pack, const Frame& frame) {
+  c10::impl::GenericList list(pack.element);
+  list.reserve(pack.items.size());
+  for (const Operand& item : pack.items) {
+    list.push_back(frame[item]);
+  }
+  return list;
+}
+
+// The results of a call, flattened, into the slots that take them.
+class Receiver {
+ public:
+  Receiver(const Step& step, Frame& frame) : step_(step), frame_(frame) {}
+
+  void take(c10::IValue value) {
+    if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        take(item);
+      }
+      return;
+    }
+    TORCH_CHECK(next_ < step_.outs.size(), "gradc: ", step_.op.operator_name(), " returned more values than when captured");
+    if (const Index slot = step_.outs[next_++]; slot >= 0) {
+      frame_.slots[slot] = std::move(value);
+    }
+  }
+
+  void finish() const {
+    TORCH_CHECK(next_ == step_.outs.size(), "gradc: ", step_.op.operator_name(), " returned fewer values than when captured");
+  }
+
+ private:
+  const Step& step_;
+  Frame& frame_;
+  size_t next_ = 0;
+};
+
+void call_boxed(const Step& step, Frame& frame) {
+  frame.stack.clear();
+  for (const Operand& operand : step.operands) {
+    if (operand.kind == Operand::Kind::pack) {
+      frame.stack.emplace_back(packed(frame.plan.packs[operand.index], frame));
+    } else {
+      frame.stack.emplace_back(frame[operand]);
+    }
+  }
+  step.op.callBoxed(frame.stack);
+  Receiver receiver(step, frame);
+  for (c10::IValue& value : frame.stack) {
+    receiver.take(std::move(value));
+  }
+  frame.stack.clear();
+  receiver.finish();
+}
+
+// What the ADInplaceOrView kernels, which run() skips, do for autograd's check of saved tensors.
+void track_versions(const Step& step, Frame& frame) {
+  for (const Index slot : step.writes) {
+    if (auto* tensor = frame.slots[slot].unsafeToTensorImpl(); !tensor->is_inference()) {
+      tensor->bump_version();
+    }
+  }
+  for (const auto& [view, base] : step.shares) {
+    if (auto* tensor = frame.slots[view].unsafeToTensorImpl(); !tensor->is_inference()) {
+      tensor->set_version_counter(frame.slots[base].unsafeToTensorImpl()->version_counter());
+    }
+  }
+}
+
+void call(const Step& step, Frame& frame, bool unobserved) {
+  if (step.kernel && unobserved && reads_plain(step, frame)) {
+    step.kernel(step, frame);
+  } else if (step.autocast.empty()) {
+    call_boxed(step, frame);
+  } else {
+    const AutocastSwitch autocast(step.autocast);
+    call_boxed(step, frame);
+  }
+}
+
+Binding bind(const Plan& plan, const Frame& frame) {
+  if (!plan.bindings) {
+    return nullptr;
+  }
+  Symbols values;
+  values.reserve(plan.symbols.size());
+  for (const auto& [kind, slot, dimension] : plan.symbols) {
+    const c10::IValue& source = frame.slots[slot];
+    switch (kind) {
+      case SymbolSource::Kind::integer:
+        values.push_back(source.toInt());
+        break;
+      case SymbolSource::Kind::size:
+        values.push_back(source.toTensor().size(dimension));
+        break;
+      case SymbolSource::Kind::stride:
+        values.push_back(source.toTensor().stride(dimension));
+        break;
+    }
+  }
+  return plan.bindings->find_or_compute(values);
+}
+
+void fill(Frame& frame, std::vector<c10::IValue> inputs) {
+  const Plan& plan = frame.plan;
+  TORCH_CHECK(
+      inputs.size() == plan.inputs.size(), "gradc: ", plan.name, " takes ", plan.inputs.size(), " inputs, got ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    frame.slots[plan.inputs[i]] = std::move(inputs[i]);
+  }
+  for (const auto& [slot, tensor] : plan.owned) {
+    frame.slots[slot] = tensor;
+  }
+  frame.bound = bind(plan, frame);
+  for (const Index slot : plan.unread) {
+    frame.slots[slot] = {};
+  }
+}
+
+} // namespace
+
+std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) {
+  Frame frame(plan);
+  fill(frame, std::move(inputs));
+  {
+    const BelowAutograd below;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const bool unobserved = is_unobserved();
+    for (const Step& step : plan.steps) {
+      call(step, frame, unobserved);
+      track_versions(step, frame);
+      for (const Index slot : step.deaths) {
+        frame.slots[slot] = {};
+      }
+    }
+  }
+  std::vector<c10::IValue> outputs;
+  outputs.reserve(plan.outputs.size());
+  for (const Operand& output : plan.outputs) {
+    outputs.push_back(frame[output]);
+  }
+  return outputs;
+}
+
+} // namespace gradc

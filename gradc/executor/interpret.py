@@ -1,0 +1,50 @@
+"""Run a Program in Python: the reference every other executor is compared with.
+
+    lower: Program -> (list of inputs -> list of outputs)
+
+The printed text of the Program is compiled and called, so that what a report shows is what runs. Each op is called
+through the dispatcher without gradient recording, and with the autocast state its kernel saw when captured. The list of
+inputs is emptied.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.state import autocast_state, set_autocast
+from gradc.ir.program import AutocastState, Program, leaves
+from gradc.ir.text import render
+
+Runner = Callable[[list[Any]], list[Any]]
+_OFF = AutocastState()
+
+
+def lower(program: Program) -> Runner:
+    """Compile ``program`` to a Python function. Thread-safe and re-entrant: nothing outlives a call."""
+    source, namespace = render(program)
+    filename = f"<gradc {program.name} {id(program):#x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    scope: dict[str, Any] = {"torch": torch, "math": math, "set_autocast": set_autocast, "flatten": _flatten, **namespace}
+    exec(compile(source, filename, "exec"), scope)
+    function = scope[program.name]
+
+    def run(inputs: list[Any]) -> list[Any]:
+        ambient = autocast_state()
+        try:
+            if ambient != _OFF:
+                set_autocast(_OFF)
+            with torch.no_grad():
+                return function(inputs)
+        finally:
+            set_autocast(ambient)
+
+    return run
+
+
+def _flatten(tree: Any) -> list[Any]:
+    return list(leaves(tree))

@@ -1,0 +1,93 @@
+"""gradc.compile: the table of contents.
+
+    compile: (function | module | optimizer, options) -> the same, compiled
+
+    user code --Dynamo--> FX graph --aot.tape--> tape --aot.segments--> segments --aot.region--> region
+                                                     region --backend--> runs; each backward compiled at its first call
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.backends import lookup_backend
+from gradc.errors import ConfigError
+from gradc.frontend import dynamo
+
+DEFAULT_BACKEND = "eager"
+_OPTIONS = ()
+
+
+def compile(
+    target: Any = None,
+    *,
+    backend: str = DEFAULT_BACKEND,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    memory_budget: float = 1.0,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a function or a module for training, with eager's gradients.
+
+    Arguments:
+        target: a function, or an nn.Module, which stays a module with its parameters, ``state_dict``, ``train()`` and
+            attributes. Without it, returns a decorator.
+        backend: a name of ``gradc.list_backends()``.
+        fullgraph: raise where a part would run eagerly, instead of counting it.
+        dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
+        memory_budget: 1.0: save for backward what eager saves.
+        options: none are known yet.
+
+    Returns:
+        The compiled target; a decorator if there was none.
+
+    Raises:
+        ConfigError: for an argument that is not one of these, or a target that cannot be compiled.
+        FallbackError: on a call, under ``fullgraph=True``.
+    """
+    _validate(backend, fullgraph, dynamic, memory_budget, options)
+    if target is None:
+        return functools.partial(
+            compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic, memory_budget=memory_budget, options=options
+        )
+    if not callable(target):
+        raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
+    chosen = dynamo.Options(backend, fullgraph)
+    return torch.compile(target, backend=_Backend(chosen), fullgraph=fullgraph, dynamic=dynamic)
+
+
+class _Backend:
+    """Dynamo's view of gradc with given options. Equal options make equal backends, so Dynamo reuses what it has."""
+
+    def __init__(self, options: dynamo.Options) -> None:
+        self.options = options
+        self.__name__ = "gradc"
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:
+        return dynamo.backend(graph, inputs, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Backend) and other.options == self.options
+
+    def __hash__(self) -> int:
+        return hash(self.options)
+
+
+def _validate(
+    backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None
+) -> None:
+    if not isinstance(backend, str):
+        raise ConfigError(f"backend={backend!r}: give a name of gradc.list_backends(), or register_backend your own.")
+    lookup_backend(backend)
+    if not isinstance(fullgraph, bool):
+        raise ConfigError(f"fullgraph={fullgraph!r}: True or False.")
+    if dynamic not in (None, True, False):
+        raise ConfigError(f"dynamic={dynamic!r}: True, False or None.")
+    if memory_budget != 1.0:
+        raise ConfigError(f"memory_budget={memory_budget!r}: only 1.0 (save what eager saves) is supported.")
+    if wrong := [name for name in options or {} if name not in _OPTIONS]:
+        raise ConfigError(f"options: there is no option {wrong[0]!r}. gradc.compile knows none yet.")

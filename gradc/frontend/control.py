@@ -1,0 +1,24 @@
+"""Leaving a function out, and starting over.
+
+disable: function -> function      reset: () -> None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.report.record import counters
+
+
+def disable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run ``function`` eagerly even where a compiled function calls it."""
+    return torch.compiler.disable(function)
+
+
+def reset() -> None:
+    """Forget every compiled region and every count."""
+    torch.compiler.reset()
+    counters.clear()

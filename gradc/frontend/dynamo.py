@@ -1,0 +1,191 @@
+"""What Dynamo calls for each graph it captures: FX graph in, compiled region out.
+
+    backend: (GraphModule, example inputs) -> callable      also ``torch.compile(f, backend="gradc")``
+
+Dynamo guards everything the graph depends on, so a region may rely on it. What cannot be compiled runs as Dynamo
+captured it: the GraphModule itself, in eager mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from gradc.aot.region import Region, Settings
+from gradc.aot.tape import Tape, record
+from gradc.backends import lookup_backend
+from gradc.config import config
+from gradc.errors import UnsupportedError
+from gradc.ir.program import AutocastState
+from gradc.report.record import count, fallback
+from gradc.state import autocast_of, autocast_state
+from gradc.torch_private import (
+    FAKE_TENSOR_ERRORS,
+    FakeTensorMode,
+    is_anomaly_enabled,
+    is_forward_ad_active,
+    is_functorch_active,
+    num_dispatch_modes,
+    tracing_context,
+)
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_region_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What ``gradc.compile`` was asked for."""
+
+    backend: str = "eager"
+    fullgraph: bool = False
+
+
+def backend(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options = Options(), **kwargs: Any
+) -> Callable[..., Any]:
+    """Compile one graph of Dynamo's; the eager graph itself where that is not possible, counted under ``fallbacks``."""
+    count("stats", "unique_graphs")
+    try:
+        region = compile_region(graph, inputs, options)
+    except UnsupportedError as error:
+        fallback(error.kind, error.detail, error.where or _first_line(graph), fullgraph=options.fullgraph)
+        return graph.forward
+    return _guarded(region, graph, options)
+
+
+def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Region:
+    """Trace, cut, lower: one captured graph to one region.
+
+    Raises:
+        UnsupportedError: with the reason, if the region must run eagerly.
+    """
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
+            raise UnsupportedError("tensor subclass", type(value).__name__)
+    if reason := _exotic_mode():
+        raise UnsupportedError(reason)
+    context = tracing_context()
+    fake_mode = context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
+    examples, names = _placeholders(graph, inputs)
+    settings = Settings(lookup_backend(options.backend), _backward_autocast())
+    try:
+        tape = record(_run_graph(graph), examples, names, fake_mode, "forward")
+        region = Region(tape, settings, f"region {next(_region_numbers)}")
+        region.compile_nominal()
+    except FAKE_TENSOR_ERRORS as error:
+        raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
+    return region
+
+
+def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
+    """The region, or eager where a state is active that no Program can serve."""
+
+    def call(*inputs: Any) -> Any:
+        if reason := _exotic_mode():
+            fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
+            return graph.forward(*inputs)
+        return tuple(region(*inputs))
+
+    return call
+
+
+def _exotic_mode() -> str:
+    """Why ops must reach the dispatcher one by one just now; "" if they need not."""
+    if is_functorch_active():
+        return "function transform"
+    if num_dispatch_modes():
+        return "dispatch mode"
+    if is_forward_ad_active():
+        return "forward-mode AD"
+    if is_anomaly_enabled():
+        return "anomaly mode"
+    return ""
+
+
+def _backward_autocast() -> AutocastState | None:
+    setting = config.backward_pass_autocast
+    if setting == "ambient":
+        return None
+    if setting == "same_as_forward":
+        return autocast_state()
+    return AutocastState() if isinstance(setting, str) else autocast_of(setting)
+
+
+def _placeholders(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """What to trace with, and the user's name, for each input: Dynamo's fake or symbolic value where it has one."""
+    examples, names = [], []
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(nodes, inputs, strict=True):
+        symbolic = node.meta.get("example_value", value)
+        if isinstance(value, torch.Tensor):
+            examples.append(_Example(value, symbolic))
+        else:
+            examples.append(symbolic)
+        names.append(_user_name(node))
+    return [e.tensor() if isinstance(e, _Example) else e for e in examples], names
+
+
+@dataclasses.dataclass(frozen=True)
+class _Example:
+    real: torch.Tensor
+    symbolic: torch.Tensor
+
+    def tensor(self) -> torch.Tensor:
+        """The symbolic tensor where a size is symbolic; else the real one, whose layout and history count."""
+        sizes = (*self.symbolic.size(), *self.symbolic.stride(), self.symbolic.storage_offset())
+        return self.symbolic if any(isinstance(size, torch.SymInt) for size in sizes) else self.real
+
+
+def _user_name(node: torch.fx.Node) -> str:
+    """``L['self']._modules['layers']._parameters['weight']`` as ``layers.weight``."""
+    argument = node.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    if source is None:
+        return node.name
+    text = source.name if isinstance(source.name, str) else source.name()
+    parts = re.findall(r"\['?(\w+)'?\]|\.(\w+)", text)
+    words = [a or b for a, b in parts]
+    words = [word for word in words if word not in ("_modules", "_parameters", "_buffers", "self")]
+    return ".".join(words) or node.name
+
+
+class _Runner(torch.fx.Interpreter):
+    """Runs Dynamo's graph and tells the tape which line of the user's each call comes from."""
+
+    def __init__(self, graph: torch.fx.GraphModule, tape: Tape) -> None:
+        super().__init__(graph)
+        self.tape = tape
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.op not in ("placeholder", "output"):
+            self.tape.enter_line(user_line(n))
+        return super().run_node(n)
+
+
+def _run_graph(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
+    def run(tape: Tape, *fakes: Any) -> list[Any]:
+        outputs = _Runner(graph, tape).run(*fakes, enable_io_processing=False)
+        return list(outputs)
+
+    return run
+
+
+def user_line(node: torch.fx.Node) -> str:
+    """``File: model.py:12 in forward, code: return self.linear(x)``, or "" where Dynamo knows none."""
+    trace = node.meta.get("stack_trace") or ""
+    found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', trace)
+    if not found:
+        return ""
+    path, line, function, code = found[-1]
+    return f"File: {path}:{line} in {function}, code: {code}"
+
+
+def _first_line(graph: torch.fx.GraphModule) -> str:
+    return next((line for node in graph.graph.nodes if (line := user_line(node))), "")

@@ -1,0 +1,82 @@
+"""Passes over Programs: each a function Program -> Program that keeps values, mutations and draws of random numbers.
+
+    refuse_phantoms: the same, if it can run at all
+    drop_dead: without calls whose results nobody uses, of the kinds that eager would not notice missing
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.ir.program import Instruction, Program, Ref, map_leaves
+from gradc.ir.recorder import PHANTOM
+
+_aten = torch.ops.aten
+
+
+def drop_dead(program: Program, *, is_backward: bool) -> Program:
+    """Remove calls without effect: views, aliases, and in a backward whatever only fed gradients nobody asked for.
+
+    A forward keeps every kernel that eager runs, used or not: it may raise (an index out of bounds), and eager's would.
+    """
+    program = _forward_aliases(program)
+    live = {out.slot for out in program.outputs if isinstance(out, Ref)}
+    kept: list[Instruction] = []
+    for instruction in reversed(program.instructions):
+        is_used = any(out in live for out in instruction.outs if out is not None)
+        if is_used or _has_effect(instruction) or not (is_backward or is_view_op(instruction.op)):
+            kept.append(instruction)
+            live.update(instruction.reads)
+    return dataclasses.replace(program, instructions=tuple(reversed(kept)))
+
+
+def refuse_phantoms(program: Program) -> Program:
+    """The Program as it is, if no call needs a value that it cannot have.
+
+    Raises:
+        UnsupportedError: if one does: the user's code keeps a forward value where gradc does not see it.
+    """
+    for instruction in program.instructions:
+        for slot in instruction.reads:
+            if program.slots[slot].label == PHANTOM:
+                raise UnsupportedError("forward value kept outside saved tensors", str(instruction.op), instruction.where)
+    return program
+
+
+def is_view_op(op: object) -> bool:
+    """True if the op's result is a view of its first argument, by its schema."""
+    schema = op._schema  # type: ignore[attr-defined]
+    return not schema.is_mutable and any(result.alias_info is not None for result in schema.returns)
+
+
+def _has_effect(instruction: Instruction) -> bool:
+    op = instruction.op
+    return op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
+
+
+def _forward_aliases(program: Program) -> Program:
+    """Let every reader of ``detach(x)`` read x: below autograd they are the same tensor.
+
+    A detach that is an output stays, since outputs must be objects of their own.
+    """
+    outputs = {out.slot for out in program.outputs if isinstance(out, Ref)}
+    alias: dict[int, int] = {}
+
+    def read(leaf: object) -> object:
+        return Ref(alias.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf
+
+    kept: list[Instruction] = []
+    for instruction in program.instructions:
+        instruction = dataclasses.replace(
+            instruction, args=map_leaves(read, instruction.args), kwargs=map_leaves(read, instruction.kwargs)
+        )
+        if instruction.op is _aten.detach.default and instruction.outs[0] not in outputs:
+            (out,) = instruction.outs
+            assert out is not None
+            alias[out] = instruction.args[0].slot
+        else:
+            kept.append(instruction)
+    return dataclasses.replace(program, instructions=tuple(kept))

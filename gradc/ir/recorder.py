@@ -1,0 +1,224 @@
+"""Record the ATen calls that run below autograd, in order, as a Program.
+
+    with Recorder("forward") as recorder: ...      every call inside is made, and noted
+    recorder.program(outputs) -> Program
+
+Serves both captures: on fake tensors ahead of time, on real ones when the live backward is captured. A tensor that was
+neither declared with ``add_input`` nor made by a recorded call is handed to ``lift``, which says what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradc.errors import UnsupportedError
+from gradc.ir.program import (
+    AutocastState,
+    Instruction,
+    Program,
+    Ref,
+    Slot,
+    Sym,
+    TensorMeta,
+    leaves,
+    map_leaves,
+)
+from gradc.state import autocast_state
+from gradc.torch_private import is_fake
+
+_aten = torch.ops.aten
+PHANTOM = "not available when the Program runs"
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode that notes each call. Holds every tensor it saw until it is dropped itself.
+
+    Arguments:
+        name: the Program's name.
+        lift: called with a tensor of unknown origin; returns its slot (by ``add_input`` or ``add_constant``), or raises.
+        place: called for each instruction; returns (user's line, autograd node).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lift: Callable[[torch.Tensor], int] | None = None,
+        place: Callable[[], tuple[str, str]] = lambda: ("", ""),
+    ) -> None:
+        super().__init__()
+        self.name, self.lift, self.place = name, lift or self.add_constant, place
+        self.slots: list[Slot] = []
+        self.inputs: list[int] = []
+        self.constants: dict[int, torch.Tensor] = {}
+        self.instructions: list[Instruction] = []
+        self.symbols: dict[sympy.Symbol, tuple[str, int, int]] = {}
+        self._known: dict[int, tuple[int, torch.Tensor]] = {}
+        self._names: dict[str, int] = {}
+
+    # ---- what is known
+
+    def add_input(self, value: torch.Tensor | torch.SymInt | int, name: str, label: str = "") -> int:
+        """Declare the next argument of the Program; returns its slot."""
+        position = len(self.inputs)
+        if isinstance(value, torch.Tensor):
+            slot = self._new_slot(name, tensor_meta(value), label)
+            self._known[id(value)] = (slot, value)
+            for kind, dims in (("size", value.shape), ("stride", value.stride())):
+                for dimension, size in enumerate(dims):
+                    self._bind_symbol(size, (kind, position, dimension))
+        else:
+            slot = self._new_slot(name, None, label)
+            self._bind_symbol(value, ("int", position, 0))
+        self.inputs.append(slot)
+        return slot
+
+    def add_constant(self, tensor: torch.Tensor) -> int:
+        """Make a real tensor that the captured code owns a constant of the Program."""
+        slot = self._new_slot("constant", tensor_meta(tensor), "")
+        self.constants[slot] = tensor
+        self._known[id(tensor)] = (slot, tensor)
+        return slot
+
+    def add_phantom(self, tensor: torch.Tensor) -> int:
+        """Give a slot to a tensor that cannot be had when the Program runs: no call that stays may read it."""
+        slot = self._new_slot("phantom", tensor_meta(tensor), PHANTOM)
+        self._known[id(tensor)] = (slot, tensor)
+        return slot
+
+    def slot_of(self, tensor: torch.Tensor) -> int | None:
+        """The slot of a tensor that was declared or made here; None for any other."""
+        known = self._known.get(id(tensor))
+        return known[0] if known else None
+
+    def slot_of_alias(self, tensor: torch.Tensor) -> int | None:
+        """The slot of a known tensor that ``tensor`` is a copy of the handle of: same storage, same layout."""
+        wanted = _handle(tensor)
+        return next((slot for slot, known in self._known.values() if _handle(known) == wanted), None)
+
+    def tensor_of(self, slot: int) -> torch.Tensor:
+        """The tensor that a slot first stood for."""
+        return next(tensor for number, tensor in self._known.values() if number == slot)
+
+    def program(self, outputs: Sequence[Any]) -> Program:
+        """The Program of what was recorded, returning ``outputs`` (tensors, ints, SymInts or None)."""
+        return Program(
+            name=self.name,
+            slots=tuple(self.slots),
+            inputs=tuple(self.inputs),
+            constants=self.constants,
+            instructions=tuple(self.instructions),
+            outputs=tuple(self._output(value) for value in outputs),
+            symbols=self.symbols,
+        )
+
+    # ---- the recording
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        seen = autocast_state()  # off inside an op that autocast is being applied to
+        if op is _aten.lift_fresh.default and not is_fake(args[0]):
+            self.add_constant(args[0])
+            op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
+        else:
+            op_recorded = op
+        result = op(*args, **kwargs)
+        returned = [leaf for leaf in leaves(result)]
+        if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned):
+            if not _is_metadata_query(op):
+                raise UnsupportedError("data-dependent value", str(op), self.place()[0])
+        if not any(isinstance(leaf, torch.Tensor) for leaf in returned) and not op._schema.is_mutable:
+            return result
+        self._note(op_recorded, args, kwargs, result, seen)
+        return result
+
+    def _note(self, op: Any, args: Any, kwargs: Any, result: Any, seen: AutocastState) -> None:
+        new_args = map_leaves(self._argument, tuple(args))
+        new_kwargs = map_leaves(self._argument, dict(kwargs))
+        outs = tuple(self._result(op, leaf) for leaf in leaves(result)) if result is not None else ()
+        where, origin = self.place()
+        returns_list = isinstance(result, (tuple, list))
+        self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
+
+    def _argument(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            slot = self.slot_of(leaf)
+            if slot is None and is_fake(leaf):
+                slot = self.slot_of_alias(leaf)
+            return Ref(self.lift(leaf) if slot is None else slot)
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return _sym(leaf)
+        return leaf
+
+    def _result(self, op: Any, leaf: Any) -> int | None:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        known = self.slot_of(leaf)
+        if known is not None:  # an in-place call returns its argument: a new value of the same slot
+            return known
+        slot = self._new_slot(op._schema.name.split("::")[1].strip("_") or "value", tensor_meta(leaf), "")
+        self._known[id(leaf)] = (slot, leaf)
+        return slot
+
+    def _output(self, value: Any) -> Ref | Sym | None:
+        if value is None:
+            return None
+        argument = self._argument(value)
+        return Sym(sympy.sympify(argument)) if isinstance(argument, (int, float)) else argument
+
+    def _new_slot(self, name: str, meta: TensorMeta | None, label: str) -> int:
+        name = re.sub(r"\W+", "_", name).strip("_") or "value"
+        name = f"v_{name}" if name[0].isdigit() else name
+        number = self._names.get(name, 0)
+        self._names[name] = number + 1
+        unique = f"{name}_{number}" if number else name
+        if number and unique in self._names:
+            return self._new_slot(name, meta, label)
+        self._names.setdefault(unique, 1)
+        self.slots.append(Slot(unique, meta, label))
+        return len(self.slots) - 1
+
+    def _bind_symbol(self, value: Any, source: tuple[str, int, int]) -> None:
+        if isinstance(value, torch.SymInt):
+            expr = _sym(value)
+            if isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol):
+                self.symbols.setdefault(expr.expr, source)
+
+
+def _handle(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
+    layout = (tensor.dtype, *tensor.size(), *tensor.stride(), tensor.storage_offset())
+    return (tensor.untyped_storage()._cdata, *(str(part) for part in layout))
+
+
+def tensor_meta(tensor: torch.Tensor) -> TensorMeta | None:
+    """Metadata of a strided tensor; None for another layout."""
+    if tensor.layout is not torch.strided:
+        return None
+    return TensorMeta(
+        tensor.dtype,
+        tuple(_sym(size) for size in tensor.shape),
+        tuple(_sym(size) for size in tensor.stride()),
+        _sym(tensor.storage_offset()),
+        tensor.device,
+    )
+
+
+def _sym(value: Any) -> Any:
+    """A symbolic number as Sym, or as a plain one where its value is fixed."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        expr = value.node.expr
+        if expr.is_number or expr in (sympy.true, sympy.false):
+            return value.node.pytype(expr)
+        return Sym(expr, value.node.pytype)
+    return value
+
+
+def _is_metadata_query(op: Any) -> bool:
+    return op.namespace == "prim" or op._schema.name.split("::")[1].startswith(("sym_", "size", "stride", "numel"))

@@ -1,0 +1,111 @@
+"""What gradc did, counted and logged: the nested counters and the log artifacts.
+
+    count(group, name) -> None          gradc.counters[group][name] += 1
+    fallback(kind, ...) -> None         counted, logged, an error where the caller asked for fullgraph
+    is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
+
+A leaf: imports nothing of gradc but errors.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+
+from torch._logging import getArtifactLogger
+from torch._logging._internal import register_artifact, register_log
+
+from gradc.errors import ConfigError, FallbackError
+
+ARTIFACTS = ("compiled_autograd", "compiled_autograd_verbose", "recompiles", "graphs", "fallbacks", "perf")
+
+
+class Counters(collections.defaultdict[str, collections.Counter[str]]):
+    """``counters["fallbacks"]["sparse gradient"] -> 3``. Groups: stats, fallbacks, aot, compiled_autograd, executor."""
+
+    def __init__(self) -> None:
+        super().__init__(collections.Counter)
+
+
+def _register(artifact: str) -> logging.Logger:
+    """Make ``artifact`` a name that torch._logging knows, so that ``set_logs(modules={"graphs": True})`` finds it.
+
+    Names that torch has itself (``recompiles``, ``compiled_autograd``) are shared: ``set_logs(recompiles=True)`` shows
+    torch's and ours. They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
+    """
+    with contextlib.suppress(ValueError):  # raised for a name that is not registered yet
+        return getArtifactLogger("gradc", artifact)
+    register_artifact(artifact, f"gradc: {artifact}", off_by_default=True)
+    return getArtifactLogger("gradc", artifact)
+
+
+counters = Counters()
+register_log("gradc", "gradc")  # gives the artifacts below it torch's handler and format
+_LOGGERS = {artifact: _register(artifact) for artifact in ARTIFACTS}
+
+
+def logger(artifact: str) -> logging.Logger:
+    """The logger of one artifact; torch._logging knows it as ``gradc.__graphs``, ``gradc.__fallbacks``, ..."""
+    return _LOGGERS[artifact]
+
+
+def is_logged(artifact: str) -> bool:
+    return logger(artifact).isEnabledFor(logging.DEBUG)
+
+
+def log(artifact: str, text: str | Callable[[], str]) -> None:
+    """Log ``text`` (or what it returns: then built only if somebody reads it) under ``artifact``."""
+    target = logger(artifact)
+    if target.isEnabledFor(logging.DEBUG):
+        target.debug("%s", text() if callable(text) else text)
+
+
+def count(group: str, name: str, number: int = 1) -> None:
+    counters[group][name] += number
+
+
+def fallback(kind: str, detail: str = "", where: str = "", *, fullgraph: bool = False) -> None:
+    """Count and log one fallback to eager; raise it instead where the caller asked for ``fullgraph=True``.
+
+    Raises:
+        FallbackError: if ``fullgraph``.
+    """
+    message = kind + (f": {detail}" if detail else "") + (f"\n  at {where}" if where else "")
+    if fullgraph:
+        raise FallbackError(
+            f"fullgraph=True, but a part would run eagerly: {message}\n"
+            "  Compile without fullgraph=True to run that part as eager does (counted in gradc.counters['fallbacks']), "
+            "or take it\n  out of the compiled function."
+        )
+    count("fallbacks", kind)
+    log("fallbacks", lambda: f"runs eagerly: {message}")
+
+
+def set_logs(names: str) -> None:
+    """Switch on the artifacts named in ``names`` ("graphs,fallbacks"), as GRADC_LOGS does at import.
+
+    Raises:
+        ConfigError: for a name that is no artifact.
+    """
+    chosen = [name for name in (part.strip() for part in names.split(",")) if name]
+    for name in chosen:
+        if name not in ARTIFACTS:
+            raise ConfigError(f"GRADC_LOGS: unknown artifact {name!r}. The artifacts are: {', '.join(ARTIFACTS)}.")
+    for name in chosen:
+        _show(logger(name))
+
+
+def _show(target: logging.Logger) -> None:
+    """Print ``target`` on stderr by a handler of its own, whatever torch._logging does with it."""
+    target.setLevel(logging.DEBUG)
+    target.propagate = False
+    if not target.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
+        target.addHandler(handler)
+
+
+set_logs(os.environ.get("GRADC_LOGS", ""))

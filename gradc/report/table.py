@@ -1,0 +1,29 @@
+"""Lay out rows as a text table, or as Markdown.
+
+    table: (headers, rows of texts) -> str
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
+    """First column to the left, the others to the right.
+
+    >>> print(table(["what", "ms"], [["eager", "12.0"], ["gradc", "9.5"]]))
+    what     ms
+    -----  ----
+    eager  12.0
+    gradc   9.5
+    """
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    if markdown:
+        body = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+        return "\n".join("| " + " | ".join(row) + " |" for row in body)
+    lines = [headers, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(_align(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths))) for row in lines)
+
+
+def _align(cell: str, width: int, column: int) -> str:
+    return cell.ljust(width) if column == 0 else cell.rjust(width)

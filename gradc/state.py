@@ -1,0 +1,71 @@
+"""The ambient state that decides what a computation does: read, set, and made into a key.
+
+    autocast_state: () -> AutocastState          set_autocast: AutocastState -> None
+    ambient:        AutocastState -> Ambient     with the global modes that composite ops ask for
+
+See SEMANTICS: the state that counts for backward is the one in force when backward runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import torch
+
+from gradc.ir.program import AutocastState
+
+DEVICES: tuple[str, ...] = ("cpu",) + (("cuda",) if torch.cuda.is_available() else ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Ambient:
+    """The state a backward runs in: autocast, and the modes that change which kernels an op takes."""
+
+    autocast: AutocastState
+    is_deterministic: bool
+    matmul_precision: str
+    default_dtype: torch.dtype
+
+
+def ambient(autocast: AutocastState) -> Ambient:
+    """The present state of this thread, with ``autocast`` in the place of its autocast."""
+    return Ambient(
+        autocast,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.get_default_dtype(),
+    )
+
+
+def autocast_state() -> AutocastState:
+    """The autocast that is active in this thread now, for the device types of this machine.
+
+    While autocast is being applied to an op it counts as off, as it does for the ops that the op calls.
+    """
+    return AutocastState(
+        tuple((device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device))
+    )
+
+
+def set_autocast(state: AutocastState) -> None:
+    """Make ``state`` the autocast of this thread. The weight-cast cache and its nesting stay as they are."""
+    enabled = dict(state.enabled)
+    for device in DEVICES:
+        torch.set_autocast_enabled(device, device in enabled)
+        if device in enabled:
+            torch.set_autocast_dtype(device, enabled[device])
+
+
+def autocast_of(arguments: dict[str, Any] | list[dict[str, Any]]) -> AutocastState:
+    """The state inside ``torch.autocast(**arguments)``, entered where none is active (a list: each inside the last)."""
+    before = autocast_state()
+    set_autocast(AutocastState())
+    try:
+        with contextlib.ExitStack() as stack:
+            for entry in arguments if isinstance(arguments, list) else [arguments]:
+                stack.enter_context(torch.autocast(**entry))
+            return autocast_state()
+    finally:
+        set_autocast(before)

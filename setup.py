@@ -1,0 +1,56 @@
+"""Build the optional C++ extension ``gradc._C``; everything else about the package is in pyproject.toml.
+
+Skipped, so that the Python interpreter serves, if there are no sources, if no C++ compiler is found, or if
+``GRADC_NO_EXTENSION=1``. With a compiler present, a build that fails is an error. It is built against the installed
+torch, hence ``pip install --no-build-isolation -e .``.
+"""
+
+import glob
+import os
+import shutil
+
+from setuptools import Extension, setup
+
+SOURCES = sorted(glob.glob("gradc/executor/csrc/*.cpp") + glob.glob("gradc/engine/csrc/*.cpp"))
+HEADERS = sorted(glob.glob("gradc/executor/csrc/*.h") + glob.glob("gradc/engine/csrc/*.h"))
+
+
+def why_skipped() -> str:
+    """Why no extension is built, or "" if one is."""
+    if os.environ.get("GRADC_NO_EXTENSION") == "1":
+        return "GRADC_NO_EXTENSION=1"
+    if not SOURCES:
+        return "there are no C++ sources"
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C++ compiler ({compiler!r} was not found)"
+    return ""
+
+
+def extension() -> Extension:
+    from torch.utils import cpp_extension
+
+    # As system headers, so that -Werror concerns our own code only.
+    headers = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
+    return Extension(
+        "gradc._C",
+        SOURCES,
+        depends=HEADERS,
+        language="c++",
+        extra_compile_args=["-O3", "-std=c++20", "-Wall", "-Werror", *headers],
+        library_dirs=cpp_extension.library_paths(),
+        libraries=["c10", "torch", "torch_cpu", "torch_python"],
+    )
+
+
+def build_arguments() -> dict:
+    if reason := why_skipped():
+        print(f"gradc: the C++ extension is not built: {reason}. The Python interpreter serves, more slowly.")
+        return {}
+    from torch.utils.cpp_extension import BuildExtension
+
+    os.environ.setdefault("MAX_JOBS", "2")
+    return {"ext_modules": [extension()], "cmdclass": {"build_ext": BuildExtension.with_options(use_ninja=True)}}
+
+
+setup(**build_arguments())
