@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="gradc", description="Compiled PyTorch training with eager's gradients.")
     top.add_argument("--version", action="version", version=f"gradc {gradc.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    _add_demo(commands.add_parser("demo", help="train a small vision transformer; compare with eager and torch.compile"))
+    _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
     _add_bench(commands.add_parser("bench", help="time training steps (needs a checkout)"))
     return top
@@ -49,7 +49,7 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"what to run beside eager; may be repeated. One of {', '.join(demo.BACKENDS)}. Default: all",
     )
-    command.add_argument("--out", default="demo-out", metavar="FOLDER", help="where the plot goes; default: %(default)s")
+    command.add_argument("--out", default="demo-out", metavar="FOLDER", help="for the plot; default: %(default)s")
 
 
 def _add_check(command: argparse.ArgumentParser) -> None:
@@ -61,6 +61,7 @@ def _add_check(command: argparse.ArgumentParser) -> None:
 def _add_bench(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_bench)
     command.add_argument("name", nargs="?", help="a benchmark; without it, lists them")
+    command.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="the benchmark's own arguments")
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -69,8 +70,7 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    arguments = {"backend": options.backend} if options.backend else {}
-    report = check(load_function(options.target), **arguments)
+    report = check(load_function(options.target), backend=options.backend)
     print(report)
     return 0 if report.ok else 1
 
@@ -88,7 +88,7 @@ def run_bench(options: argparse.Namespace) -> int:
     if options.name not in names:
         raise ConfigError(f"gradc bench {options.name}: there is no such benchmark. There are: {', '.join(names)}.")
     sys.path.insert(0, str(BENCHMARKS.parent))
-    sys.argv = [f"gradc bench {options.name}"]
+    sys.argv = [f"gradc bench {options.name}", *options.rest]
     runpy.run_module(f"benchmarks.{options.name}", run_name="__main__")
     return 0
 

@@ -1,6 +1,7 @@
 """The ambient state that decides what a computation does: read, set, and made into a key.
 
     autocast_state: () -> AutocastState          set_autocast: AutocastState -> None
+    exotic_mode:    () -> the name of a mode that no Program can serve, or ""
     ambient:        AutocastState -> Ambient     with the global modes that composite ops ask for
 
 See SEMANTICS: the state that counts for backward is the one in force when backward runs.
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from gradc.ir.program import AutocastState
+from gradc.torch_private import is_anomaly_enabled, is_forward_ad_active, is_functorch_active, num_dispatch_modes
 
 DEVICES: tuple[str, ...] = ("cpu",) + (("cuda",) if torch.cuda.is_available() else ())
 
@@ -37,6 +39,19 @@ def ambient(autocast: AutocastState) -> Ambient:
         torch.get_float32_matmul_precision(),
         torch.get_default_dtype(),
     )
+
+
+def exotic_mode() -> str:
+    """Why ops must reach the dispatcher one by one just now, as eager sends them; "" if they need not."""
+    if is_functorch_active():
+        return "function transform"
+    if num_dispatch_modes():
+        return "dispatch mode"
+    if is_forward_ad_active():
+        return "forward-mode AD"
+    if is_anomaly_enabled():
+        return "anomaly mode"
+    return ""
 
 
 def autocast_state() -> AutocastState:

@@ -5,9 +5,15 @@ If torch changes one of these, this module is what to mend. A leaf: imports noth
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
+from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -97,6 +103,11 @@ def is_functorch_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def are_saved_tensors_hooked() -> bool:
+    """True inside a saved_tensors_hooks context."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 def is_forward_ad_active() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
@@ -116,11 +127,58 @@ def autocast_nesting() -> int:
     return torch.autocast_decrement_nesting()
 
 
+def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
+    """Make Dynamo end its graph at autograd.Function and checkpoint, in what ``is_ours`` (a backend) compiles.
+
+    Dynamo has operators of its own for both. That for a Function forgets ``set_materialize_grads`` and the Python state
+    that backward reads; that for checkpoint leaves recomputation to a partitioner. Called eagerly, both do what they do.
+    Under ``fullgraph=True`` checkpoint stays in the graph; a Function raises, with this reason.
+    """
+
+    def wrap(owner: type, method: str, name: str, explanation: str, raises_in_fullgraph: bool) -> None:
+        original = getattr(owner, method)
+
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_ours(tx.output.compiler_fn) and (raises_in_fullgraph or not tx.one_graph):
+                unimplemented(gb_type=name, context=str(self), explanation=explanation, hints=[])
+            return original(self, tx, *args, **kwargs)
+
+        setattr(owner, method, call)
+
+    wrap(
+        AutogradFunctionVariable,
+        "call_apply",
+        "gradc: autograd.Function",
+        "gradc runs autograd.Function as eager does: what it does in backward is known only then.",
+        raises_in_fullgraph=True,
+    )
+    wrap(
+        CheckpointHigherOrderVariable,
+        "_call_function",
+        "gradc: checkpoint",
+        "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled on its own.",
+        raises_in_fullgraph=False,
+    )
+
+
+def skip_frames_of(package: str) -> None:
+    """Keep Dynamo from compiling the package's own functions when compiled code calls them."""
+    trace_rules.add(package)
+
+
+def guard_module_hooks() -> None:
+    """Let Dynamo notice hooks registered on a module after its first compiled call. It only makes guards stricter."""
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
+
+
 __all__ = [
     "FAKE_TENSOR_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
+    "are_saved_tensors_hooked",
     "autocast_nesting",
+    "break_graph_where_eager_is_needed",
     "compile_fx_inner",
     "current_autograd_node",
     "dispatch_modes",
@@ -128,6 +186,7 @@ __all__ = [
     "is_anomaly_enabled",
     "is_fake",
     "is_forward_ad_active",
+    "guard_module_hooks",
     "is_functorch_active",
     "is_graph_kept",
     "is_view",
@@ -135,5 +194,6 @@ __all__ = [
     "num_dispatch_modes",
     "sequence_nr",
     "tracing_context",
+    "skip_frames_of",
     "will_engine_execute",
 ]

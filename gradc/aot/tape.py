@@ -132,6 +132,8 @@ class Tape:
         if slot is None:
             slot = self._lift_constant(tensor)
         edge = edge_of(tensor) if tensor.requires_grad else None
+        if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
+            slot = self.recorder.source_of(slot)
         self.saved.append(Saved(slot, edge, tensor, tensor._version))
         return len(self.saved) - 1
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from gradc.demo.show import render_table, save_plot
 from gradc.demo.train import Compile, Run, train
 from gradc.demo.vit import load_digits
 from gradc.errors import ConfigError, GradcError
+from gradc.frontend.compile import compile
 
 BACKENDS = ("eager", "aot_eager", "inductor", "gradc")
 LABELS = {"eager": "eager", "aot_eager": "torch.compile aot_eager", "inductor": "torch.compile", "gradc": "gradc"}
@@ -34,8 +36,10 @@ def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out:
     folder = writable_folder(out)
     digits = load_digits()
     torch.set_num_threads(NUM_THREADS)
-    print(f"A vision transformer on {len(digits.train_labels)} digits, bf16 autocast with a float32 loss head, "
-          f"{epochs} epochs, {NUM_THREADS} threads.")
+    print(
+        f"A vision transformer on {len(digits.train_labels)} digits, bf16 autocast with a float32 loss head, "
+        f"{epochs} epochs, {NUM_THREADS} threads."
+    )
     reference = train(LABELS["eager"], lambda model: model, digits, epochs, None)
     runs = [reference]
     for backend in (name for name in BACKENDS if name in backends and name != "eager"):
@@ -50,12 +54,9 @@ def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out:
 def compiler(backend: str) -> Compile:
     """The function that compiles the model for ``backend``. Inductor's caches are off: compile seconds are honest."""
     if backend == "gradc":
-        from gradc.frontend.compile import compile
-
         return compile
-    import torch._inductor.config as inductor_config
-
-    inductor_config.force_disable_caches = True
+    warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
+    torch.compiler.config.force_disable_caches = True
     return lambda model: torch.compile(model, backend=backend)
 
 

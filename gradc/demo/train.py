@@ -69,7 +69,8 @@ def train(name: str, compile: Compile, digits: Digits, epochs: int, reference: R
             now = gradients_of(model)
             if reference is None:
                 gradients.append(now)
-            differences.append(0.0 if reference is None else largest_difference(now, reference.gradients[len(losses) - 1]))
+            expected = now if reference is None else reference.gradients[len(differences)]
+            differences.append(largest_difference(now, expected))
             bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
     parameters = [p.detach().clone() for p in model.parameters()]
     drift = 0.0 if reference is None else largest_difference(parameters, reference.parameters)
@@ -112,7 +113,7 @@ def gradients_of(model: nn.Module) -> list[Tensor]:
 
 
 def largest_difference(ours: list[Tensor], reference: list[Tensor]) -> float:
-    """Largest absolute difference of two lists of tensors; 0 exactly if they are equal bit for bit, inf if one is NaN."""
+    """Largest absolute difference of two lists of tensors: 0 exactly if all are equal, inf if one is NaN."""
     if all(map(torch.equal, ours, reference)):
         return 0.0
     difference = max((a.double() - b.double()).abs().max().item() for a, b in zip(ours, reference, strict=True))

@@ -17,21 +17,21 @@ from typing import Any
 import torch
 import torch.fx
 
-from gradc.aot.region import Region, Settings
+from gradc.aot.derive import Settings
+from gradc.aot.region import Region
 from gradc.aot.tape import Tape, record
 from gradc.backends import lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
 from gradc.ir.program import AutocastState
 from gradc.report.record import count, fallback
-from gradc.state import autocast_of, autocast_state
+from gradc.state import autocast_of, autocast_state, exotic_mode
 from gradc.torch_private import (
     FAKE_TENSOR_ERRORS,
     FakeTensorMode,
-    is_anomaly_enabled,
-    is_forward_ad_active,
-    is_functorch_active,
-    num_dispatch_modes,
+    break_graph_where_eager_is_needed,
+    guard_module_hooks,
+    skip_frames_of,
     tracing_context,
 )
 
@@ -69,7 +69,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     for value in inputs:
         if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
             raise UnsupportedError("tensor subclass", type(value).__name__)
-    if reason := _exotic_mode():
+    if reason := exotic_mode():
         raise UnsupportedError(reason)
     context = tracing_context()
     fake_mode = context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
@@ -78,9 +78,12 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     try:
         tape = record(_run_graph(graph), examples, names, fake_mode, "forward")
         region = Region(tape, settings, f"region {next(_region_numbers)}")
-        region.compile_nominal()
+        region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
+        # What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can.
+        raise UnsupportedError(f"tracing raised {type(error).__name__}", str(error).split("\n")[0]) from error
     return region
 
 
@@ -88,25 +91,12 @@ def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> C
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
-        if reason := _exotic_mode():
+        if reason := exotic_mode():
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
             return graph.forward(*inputs)
         return tuple(region(*inputs))
 
     return call
-
-
-def _exotic_mode() -> str:
-    """Why ops must reach the dispatcher one by one just now; "" if they need not."""
-    if is_functorch_active():
-        return "function transform"
-    if num_dispatch_modes():
-        return "dispatch mode"
-    if is_forward_ad_active():
-        return "forward-mode AD"
-    if is_anomaly_enabled():
-        return "anomaly mode"
-    return ""
 
 
 def _backward_autocast() -> AutocastState | None:
@@ -163,6 +153,11 @@ class _Runner(torch.fx.Interpreter):
         super().__init__(graph)
         self.tape = tape
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
+            return args[0](*args[1:])
+        return super().call_function(target, args, kwargs)
+
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op not in ("placeholder", "output"):
             self.tape.enter_line(user_line(n))
@@ -189,3 +184,18 @@ def user_line(node: torch.fx.Node) -> str:
 
 def _first_line(graph: torch.fx.GraphModule) -> str:
     return next((line for node in graph.graph.nodes if (line := user_line(node))), "")
+
+
+def is_ours(compiler: Any) -> bool:
+    """True for a backend of Dynamo's that is gradc, under whatever wrappers of torch's."""
+    names = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn")
+    while compiler is not None:
+        if compiler is backend or type(compiler).__module__.startswith("gradc."):
+            return True
+        compiler = next((getattr(compiler, name) for name in names if hasattr(compiler, name)), None)
+    return False
+
+
+break_graph_where_eager_is_needed(is_ours)
+guard_module_hooks()
+skip_frames_of("gradc")

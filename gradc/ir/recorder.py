@@ -59,6 +59,7 @@ class Recorder(TorchDispatchMode):
         self.instructions: list[Instruction] = []
         self.symbols: dict[sympy.Symbol, tuple[str, int, int]] = {}
         self._known: dict[int, tuple[int, torch.Tensor]] = {}
+        self._detached: dict[int, int] = {}
         self._names: dict[str, int] = {}
 
     # ---- what is known
@@ -100,6 +101,10 @@ class Recorder(TorchDispatchMode):
         """The slot of a known tensor that ``tensor`` is a copy of the handle of: same storage, same layout."""
         wanted = _handle(tensor)
         return next((slot for slot, known in self._known.values() if _handle(known) == wanted), None)
+
+    def source_of(self, slot: int) -> int:
+        """The slot that ``slot`` is a detached handle of; itself, if of none."""
+        return self._detached.get(slot, slot)
 
     def tensor_of(self, slot: int) -> torch.Tensor:
         """The tensor that a slot first stood for."""
@@ -143,6 +148,8 @@ class Recorder(TorchDispatchMode):
         outs = tuple(self._result(op, leaf) for leaf in leaves(result)) if result is not None else ()
         where, origin = self.place()
         returns_list = isinstance(result, (tuple, list))
+        if op is _aten.detach.default and outs[0] is not None:
+            self._detached[outs[0]] = self.source_of(new_args[0].slot)
         self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
 
     def _argument(self, leaf: Any) -> Any:

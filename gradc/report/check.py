@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gradc.errors import CheckError, ConfigError
-from gradc.frontend.compile import compile
+from gradc.frontend.compile import DEFAULT_BACKEND, compile
 from gradc.report.table import table
 
 SEED = 0
@@ -83,11 +83,10 @@ def check(step: Callable[..., Any], *args: Any, backend: str | None = None) -> R
     Raises:
         ConfigError: if an argument cannot be copied.
     """
-    arguments = {} if backend is None else {"backend": backend}
     target, inputs = _copies(step, args)
     compiled_target, compiled_inputs = _copies(step, args)
     expected = _observe(target, target, inputs)
-    actual = _observe(compile(compiled_target, **arguments), compiled_target, compiled_inputs)
+    actual = _observe(compile(compiled_target, backend=backend or DEFAULT_BACKEND), compiled_target, compiled_inputs)
     names = list(dict.fromkeys([*expected, *actual]))
     found = (_compare(name, expected.get(name), actual.get(name)) for name in names)
     return Report(len(names), tuple(difference for difference in found if difference is not None))
@@ -102,7 +101,7 @@ def _copies(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[.
     try:
         return (copy.deepcopy(step, memo) if isinstance(step, nn.Module) else step), copy.deepcopy(args, memo)
     except (TypeError, RuntimeError) as error:
-        raise ConfigError(f"gradc.check copies the arguments for each run, but one cannot be copied: {error}") from error
+        raise ConfigError(f"gradc.check copies its arguments for each run, but cannot copy one: {error}") from error
 
 
 def _observe(run: Callable[..., Any], step: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:

@@ -22,8 +22,4 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bo
         body = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
         return "\n".join("| " + " | ".join(row) + " |" for row in body)
     lines = [headers, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(_align(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths))) for row in lines)
-
-
-def _align(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column == 0 else cell.rjust(width)
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in lines)

@@ -1,0 +1,144 @@
+"""Time contenders against each other, fairly: one process, interleaved, medians of ratios.
+
+    race: {contender's name: step} -> {name: Timing}        first_call: step -> seconds        peak_bytes: step -> bytes
+
+Rounds alternate between the contenders, so that a slow minute of the machine hits all of them; a contender's ratio is
+the median over rounds of its time divided by eager's in the same round. Compiler caches on disk are off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is imported: the profiler is chatty
+
+import torch
+
+import gradc
+
+Compile = Callable[[Any], Any]
+Step = Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Median seconds per step, and the median over rounds of the ratio to eager's."""
+
+    seconds: float
+    ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A way to compile, and the settings that must be in force while it compiles and runs."""
+
+    compile: Compile
+    settings: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+def _dynamo_settings(**settings: bool) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    return lambda: torch._dynamo.config.patch(**settings)
+
+
+CONTENDERS: dict[str, Contender] = {
+    "eager": Contender(lambda target: target),
+    "torch.compile": Contender(torch.compile),
+    "torch.compile, autograd ops": Contender(torch.compile, _dynamo_settings(trace_autograd_ops=True)),
+    "torch.compile, compiled autograd": Contender(torch.compile, _dynamo_settings(compiled_autograd=True)),
+    "torch.compile aot_eager": Contender(lambda target: torch.compile(target, backend="aot_eager")),
+    "gradc": Contender(gradc.compile),
+}
+
+
+def prepare(num_threads: int = 1) -> None:
+    """Call once at the start: threads, no caches, no chatter."""
+    torch.set_num_threads(num_threads)
+    torch.compiler.config.force_disable_caches = True
+    warnings.filterwarnings("ignore")
+    print(f"torch {torch.__version__}, {num_threads} thread(s)")
+
+
+def race(steps: dict[str, Step], seconds: float = 4.0, rounds: int = 40) -> dict[str, Timing]:
+    """Time ``steps`` (warm already) in turns for about ``seconds`` altogether. The first one is the reference."""
+    share = seconds / (rounds * len(steps))
+    repeats = {name: _num_repeats(step, CONTENDERS[name], share) for name, step in steps.items()}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            with CONTENDERS[name].settings():
+                times[name].append(_time(step, repeats[name]))
+    reference = next(iter(times.values()))
+    return {
+        name: Timing(statistics.median(own), statistics.median(map(float.__truediv__, own, reference)))
+        for name, own in times.items()
+    }
+
+
+def _time(step: Step, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    return (time.perf_counter() - start) / repeats
+
+
+def _num_repeats(step: Step, contender: Contender, seconds: float) -> int:
+    with contender.settings():
+        return max(1, round(seconds / min(_time(step, 1) for _ in range(5))))
+
+
+def first_call(step: Step) -> float:
+    """Seconds of the first call: capture, compilation and the step itself."""
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def peak_bytes(step: Step) -> int:
+    """The most that one step holds in torch's allocator beyond what was held before it."""
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    held = peak = 0
+    events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def fresh(name: str) -> ModuleType:
+    """A new copy of ``benchmarks/<name>.py``: its code objects are its own, so contenders share no Dynamo cache."""
+    path = Path(__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"benchmarks.{name}_{time.monotonic_ns()}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def warm_up(names: Iterable[str]) -> None:
+    """Let each contender import what it needs by compiling a trifle, so that first calls measure compilation."""
+    for name in names:
+        with CONTENDERS[name].settings():
+            trifle = CONTENDERS[name].compile(lambda x: x.sin())
+            trifle(torch.ones(2, requires_grad=True)).sum().backward()
+    torch._dynamo.reset()
+
+
+@contextlib.contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Say that ``what`` failed, in a line, and go on: other compilers refuse some of the models."""
+    try:
+        yield
+    except Exception as error:
+        print(f"  {what}: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}", flush=True)

@@ -1,0 +1,34 @@
+"""Compile time of a 4-layer transformer (d = 128): the first forward and backward, everything cold, less a warm one.
+
+Interleaved, with torch._dynamo.reset() before each; medians of seven.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+
+from benchmarks.common import CONTENDERS, first_call, fresh, prepare, warm_up
+from gradc.report.table import table
+
+NAMES = ["torch.compile aot_eager", "gradc"]
+ROUNDS = 7
+
+
+def main() -> None:
+    prepare()
+    warm_up(NAMES)
+    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _ in range(ROUNDS):
+        for name in NAMES:
+            torch._dynamo.reset()
+            step = fresh("models").gpt(CONTENDERS[name].compile)
+            seconds[name].append(first_call(step) - first_call(step))
+    medians = {name: statistics.median(own) for name, own in seconds.items()}
+    rows = [[name, f"{median:.2f}", f"{median / medians[NAMES[0]]:.2f}"] for name, median in medians.items()]
+    print(table(["4-layer transformer, d = 128", "compile s", "of aot_eager"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Compile the backward of a region's segments when they run, for the state they run in, and keep what was compiled.
+
+    Backwards.grads: (segment, state of the call, saved tensors, tangents, needed) -> one gradient or None per exit
+
+Three ways, from fast to universal: a Program for the key (grad mode off); a region of its own over tangents and saved
+tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they are, which is eager itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+
+from gradc.aot.backward import Backward, BackwardKey, run_nodes, saved_name, trace_backward
+from gradc.aot.segments import Segment
+from gradc.aot.tape import Tape, record
+from gradc.errors import UnsupportedError
+from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
+from gradc.ir.recorder import tensor_meta
+from gradc.ir.text import symbolic
+from gradc.report.record import count, fallback, log
+from gradc.state import Ambient, ambient, autocast_state, exotic_mode, set_autocast
+
+if TYPE_CHECKING:
+    from gradc.aot.region import Region
+
+Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the user chose for a region when it was compiled.
+
+    ``backward_autocast`` is the autocast that backward runs under, or None for whatever is ambient then.
+    """
+
+    lower: Lower
+    backward_autocast: AutocastState | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The values of a region's symbols in one call."""
+
+    values: dict[str, int]
+
+    def __call__(self, value: Any) -> Any:
+        """A number of the tape's in this call: itself, or what the expression comes to."""
+        return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    backward: Backward
+    run: Callable[[list[Any]], list[Any]]
+
+
+class Backwards:
+    """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock."""
+
+    def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
+        self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
+        self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
+        self._derivatives: dict[Any, Region] = {}
+
+    def grads(
+        self,
+        segment: Segment,
+        sizes: Sizes,
+        saved: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        needed: Sequence[bool],
+        is_repacked: bool,
+    ) -> list[torch.Tensor | None]:
+        """The gradients along the segment's exits, under the autocast that the region's setting names.
+
+        ``saved`` are the unpacked tensors of ``segment.saved``; ``is_repacked`` tells that saved-tensors hooks made them.
+        """
+        before = autocast_state()
+        state = self.settings.backward_autocast
+        if state is not None:
+            set_autocast(state)
+        try:
+            if torch.is_grad_enabled():
+                return self._differentiable(segment, saved, tangents, needed)
+            return self._replayed(segment, sizes, saved, tangents, needed, is_repacked)
+        finally:
+            if state is not None:
+                set_autocast(before)
+
+    def compile_nominal(self) -> None:
+        """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.
+
+        Done while Dynamo still records guards on sizes, so that what cannot be differentiated shows up at once.
+
+        Raises:
+            UnsupportedError: the region is then for eager to run.
+        """
+        state = ambient(self.settings.backward_autocast or AutocastState())
+        for segment in self.segments:
+            with self.tape.fake_mode:
+                metas = [_nominal_tangent(*edge) for edge in segment.entries[: segment.num_tangents]]
+            metas += [None] * (len(segment.entries) - segment.num_tangents)
+            self._trace(segment, BackwardKey(state, tuple(metas), (True,) * len(segment.exits)))
+
+    # ---- grad mode off
+
+    def _replayed(
+        self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any, is_repacked: bool
+    ) -> list[torch.Tensor | None]:
+        try:
+            if reason := exotic_mode():
+                raise UnsupportedError(f"{reason} during backward")
+            metas = tuple(
+                None if tangent is None else _tangent_meta(edge, tangent)
+                for edge, tangent in zip(segment.entries, tangents, strict=True)
+            )
+            compiled = self._lookup(segment, BackwardKey(ambient(autocast_state()), metas, tuple(needed)))
+            if is_repacked:
+                self._refuse_other_layout(compiled.backward, segment, saved, sizes)
+        except UnsupportedError as error:
+            fallback(error.kind, error.detail, error.where)
+            return self._run_live(segment, sizes, saved, tangents, needed)
+        values = [tangent for tangent in tangents if tangent is not None]
+        values += [saved[position] for position in compiled.backward.saved]
+        values += sizes.values.values()
+        return compiled.run(values)
+
+    def _lookup(self, segment: Segment, key: BackwardKey) -> _Compiled:
+        cache = self._compiled[segment.number]
+        if key not in cache:
+            with self.tape.lock:
+                if key not in cache:
+                    if cache:
+                        log("recompiles", lambda: f"{self.name}, segment {segment.number}: {_difference(cache, key)}")
+                    try:
+                        self._trace(segment, key)
+                    except UnsupportedError as error:
+                        cache[key] = None
+                        log("fallbacks", lambda: f"{self.name}, segment {segment.number}: {error}")  # noqa: B023
+        compiled = cache[key]
+        if compiled is None:
+            raise UnsupportedError("backward that cannot be traced", self.name)
+        return compiled
+
+    def _trace(self, segment: Segment, key: BackwardKey) -> None:
+        backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
+        log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
+        count("aot", "backward_compiles")
+        self._compiled[segment.number][key] = _Compiled(backward, self.settings.lower(backward.program))
+
+    def _refuse_other_layout(self, backward: Backward, segment: Segment, saved: Any, sizes: Sizes) -> None:
+        for position in backward.saved:
+            packed = tensor_meta(self.tape.saved[segment.saved[position]].fake)
+            if packed is None or not _is_alike(packed, saved[position], sizes):
+                raise UnsupportedError("saved-tensors hook that gives back another layout")
+
+    def _run_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
+        """Eager itself: the tape's nodes on the real tensors."""
+        if any(sizes.values[str(symbol)] != number.node.hint for symbol, number in self.tape.symints.items()):
+            raise UnsupportedError("backward of a size the tape was not made with", self.name)
+        by_index = dict(zip(segment.saved, saved, strict=True))
+        with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
+            return run_nodes(self.tape, segment, tangents, needed)
+
+    # ---- grad mode on
+
+    def _differentiable(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> Any:
+        defined = tuple(tangent is not None for tangent in tangents)
+        inputs = [tangent for tangent in tangents if tangent is not None] + list(saved)
+        layout = tuple((_meta(value), value.requires_grad, value.is_leaf) for value in inputs)
+        key = (segment.number, ambient(autocast_state()), defined, tuple(needed), layout)
+        region = self._derivatives.get(key)
+        if region is None:
+            region = self._derivatives[key] = self._derivative(segment, defined, tuple(needed), inputs)
+        return region(*inputs)
+
+    def _derivative(self, segment: Segment, defined: tuple[bool, ...], needed: tuple[bool, ...], inputs: Any) -> Region:
+        """The backward as a region: its inputs are the defined tangents, then the saved tensors."""
+        from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
+
+        tape = self.tape
+        num_tangents = sum(defined)
+        names = ["tangent"] * num_tangents + [saved_name(tape, index) for index in segment.saved]
+        edges = [None] * num_tangents + [tape.saved[index].edge for index in segment.saved]
+
+        def backward(_: Tape, *fakes: torch.Tensor) -> list[Any]:
+            given = iter(fakes[:num_tangents])
+            by_index = dict(zip(segment.saved, fakes[num_tangents:], strict=True))
+            tangents = [next(given) if is_defined else None for is_defined in defined]
+            with tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
+                return run_nodes(tape, segment, tangents, needed, create_graph=True)
+
+        with tape.lock:
+            derivative = record(backward, inputs, names, tape.fake_mode, f"{tape.recorder.name}_d", edges=edges)
+            return Region(derivative, self.settings, f"derivative of {self.name}")
+
+
+def _nominal_tangent(node: Any, number: int) -> TensorMeta:
+    """The layout of a gradient like the value: a fresh contiguous tensor."""
+    expected = node._input_metadata[number]
+    return _meta(torch.empty(expected.shape, dtype=expected.dtype, device=expected.device))
+
+
+def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
+    """The layout of a tangent, with symbolic sizes where the tape's are symbolic."""
+    if type(tangent) is not torch.Tensor and type(tangent) is not torch.nn.Parameter:
+        raise UnsupportedError("gradient of a tensor subclass", type(tangent).__name__)
+    if tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor():
+        raise UnsupportedError("gradient with a lazy conjugate, negative or zero bit")
+    meta = dataclasses.replace(_meta(tangent), offset=0)
+    node, number = edge
+    shape = tuple(_number(size) for size in node._input_metadata[number].shape)
+    if not any(isinstance(size, Sym) for size in shape):
+        return meta
+    return dataclasses.replace(meta, shape=shape, stride=_symbolic_stride(shape, tangent))
+
+
+def _symbolic_stride(shape: tuple[Any, ...], tangent: torch.Tensor) -> tuple[Any, ...]:
+    """The strides of a dense or fully expanded tangent, over the symbols of its shape."""
+    if all(stride == 0 for stride in tangent.stride()):
+        return tangent.stride()
+    order = sorted(range(tangent.dim()), key=lambda d: (tangent.stride(d), tangent.size(d)))
+    if tangent.is_contiguous():
+        order = list(reversed(range(tangent.dim())))
+    strides: list[Any] = [1] * tangent.dim()
+    number, expr = 1, sympy.Integer(1)
+    for dim in order:
+        if tangent.stride(dim) != number and tangent.size(dim) != 1:
+            raise UnsupportedError("gradient of a dynamic shape that is neither dense nor expanded")
+        strides[dim] = int(expr) if expr.is_number else Sym(expr)
+        size = shape[dim]
+        number *= tangent.size(dim)
+        expr = expr * (size.expr if isinstance(size, Sym) else size)
+    return tuple(strides)
+
+
+def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return False
+    if (packed.dtype, packed.device) != (tensor.dtype, tensor.device):
+        return False
+    layout = [sizes(number) for number in (*packed.shape, *packed.stride)]
+    return layout == [*tensor.shape, *tensor.stride()] and not tensor.is_conj()
+
+
+def _meta(tensor: torch.Tensor) -> TensorMeta:
+    meta = tensor_meta(tensor)
+    if meta is None:
+        raise UnsupportedError("gradient that is not strided", str(tensor.layout))
+    return meta
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    return int(value.node.expr) if value.node.expr.is_number else Sym(value.node.expr)
+
+
+def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
+    """What sets ``key`` apart from the closest of the keys before."""
+
+    def differences(other: BackwardKey) -> list[str]:
+        pairs: list[tuple[str, Any, Any]] = [
+            (field.name, getattr(other.ambient, field.name), getattr(key.ambient, field.name))
+            for field in dataclasses.fields(Ambient)
+        ]
+        pairs.append(("needed gradients", other.needed, key.needed))
+        pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
+        return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
+
+    return "; ".join(min((differences(other) for other in cache), key=len))

@@ -1,0 +1,275 @@
+// Plans as Python objects: made from a gradc.executor.plan.Layout, called with a list.
+#include "bind.h"
+
+#include "kernels.h"
+#include "plan.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/python_arg_parser.h>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+[[noreturn]] void raise_unsupported(const std::string& kind, const std::string& detail) {
+  const py::object error = py::module_::import("gradc.errors").attr("UnsupportedError")(kind, detail);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw py::error_already_set();
+}
+
+// A Python object that C++ keeps, and may let go of without the GIL.
+std::shared_ptr<py::object> keep(py::object object) {
+  return {new py::object(std::move(object)), [](py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+c10::IValue number_or_bool(py::handle value) {
+  if (PyBool_Check(value.ptr())) {
+    return value.cast<bool>();
+  }
+  if (PyFloat_Check(value.ptr())) {
+    return value.cast<double>();
+  }
+  return value.cast<int64_t>();
+}
+
+// `type` is null for an output, which is a number.
+Value convert(py::handle value, const c10::TypePtr& type) {
+  return Value(type ? torch::jit::toIValue(value, type) : number_or_bool(value));
+}
+
+// Makes a Plan from a Layout, whose field names are this class's vocabulary.
+class Builder {
+ public:
+  explicit Builder(const py::handle& layout) : layout_(layout) {}
+
+  std::shared_ptr<Plan> build() {
+    plan_->name = layout_.attr("name").cast<std::string>();
+    plan_->num_slots = layout_.attr("num_slots").cast<Index>();
+    plan_->inputs = layout_.attr("inputs").cast<std::vector<Index>>();
+    plan_->unread = layout_.attr("unread").cast<std::vector<Index>>();
+    for (const py::handle entry : layout_.attr("constants")) {
+      const auto [slot, tensor] = entry.cast<std::pair<Index, at::Tensor>>();
+      plan_->owned.emplace_back(slot, tensor);
+    }
+    for (const py::handle step : layout_.attr("steps")) {
+      plan_->steps.push_back(make_step(step));
+    }
+    for (const py::handle output : layout_.attr("outputs")) {
+      plan_->outputs.push_back(make_operand(output, nullptr));
+    }
+    add_symbols();
+    return plan_;
+  }
+
+ private:
+  Step make_step(py::handle given) {
+    Step step{find_op(given)};
+    const auto& arguments = step.op.schema().arguments();
+    const torch::jit::ToIValueAllowNumbersAsTensors numbers(allows_numbers_as_tensors(step.op));
+    size_t position = 0;
+    for (const py::handle operand : given.attr("operands")) {
+      step.operands.push_back(make_argument(operand, arguments.at(position++)));
+    }
+    for (const py::handle out : given.attr("outs")) {
+      step.outs.push_back(out.is_none() ? -1 : out.cast<Index>());
+    }
+    step.deaths = given.attr("deaths").cast<std::vector<Index>>();
+    if (tracks_versions(step.op)) {
+      step.writes = given.attr("writes").cast<std::vector<Index>>();
+      step.shares = given.attr("shares").cast<std::vector<std::pair<Index, Index>>>();
+    }
+    for (const py::handle entry : given.attr("autocast")) {
+      const auto [device, dtype] = entry.cast<std::pair<std::string, c10::ScalarType>>();
+      step.autocast.emplace_back(c10::Device(device).type(), dtype);
+    }
+    choose_kernel(step);
+    return step;
+  }
+
+  static c10::OperatorHandle find_op(py::handle given) {
+    const c10::OperatorName name(given.attr("name").cast<std::string>(), given.attr("overload").cast<std::string>());
+    const auto found = c10::Dispatcher::singleton().findSchema(name);
+    if (!found) {
+      raise_unsupported("operator that the dispatcher does not know", c10::toString(name));
+    }
+    return *found;
+  }
+
+  // As in eager, add_(1) may be add_.Tensor with a number, which becomes a tensor that does not promote dtypes.
+  static bool allows_numbers_as_tensors(const c10::OperatorHandle& op) {
+    const auto symbol = c10::Symbol::fromQualString(op.operator_name().name);
+    return symbol.is_prims() || (symbol.is_aten() && torch::should_allow_numbers_as_tensors(symbol.toUnqualString()));
+  }
+
+  // Ops that eager's view tracking does not know leave version counters alone, and so do we.
+  static bool tracks_versions(const c10::OperatorHandle& op) {
+    return op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView) ||
+        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  }
+
+  void choose_kernel(Step& step) {
+    for (const Operand& operand : step.operands) {
+      add_reads(step, operand);
+    }
+    if (step.autocast.empty()) {
+      step.kernel = find_kernel(c10::toString(step.op.operator_name()));
+    }
+  }
+
+  void add_reads(Step& step, const Operand& operand) {
+    if (operand.kind == Operand::Kind::slot) {
+      step.reads.push_back(operand.index);
+    } else if (operand.kind == Operand::Kind::pack) {
+      for (const Operand& item : plan_->packs[operand.index].items) {
+        add_reads(step, item);
+      }
+    }
+  }
+
+  Operand make_argument(py::handle given, const c10::Argument& argument) {
+    try {
+      if (given.cast<py::tuple>()[0].cast<std::string>() == "default") {
+        TORCH_CHECK(argument.default_value(), "argument ", argument.name(), " is missing");
+        return add_constant(Value(*argument.default_value()));
+      }
+      return make_operand(given, argument.real_type());
+    } catch (const std::exception& error) {
+      raise_unsupported("argument that has no native form", argument.name() + ": " + error.what());
+    }
+  }
+
+  Operand make_operand(py::handle given, const c10::TypePtr& type) {
+    const auto [kind, payload] = given.is_none() ? std::pair<std::string, py::object>("constant", py::none())
+                                                 : given.cast<std::pair<std::string, py::object>>();
+    if (kind == "slot") {
+      return {Operand::Kind::slot, payload.cast<Index>()};
+    }
+    if (kind == "pack") {
+      return make_pack(payload, type);
+    }
+    if (kind == "bound") {
+      const auto index = payload.cast<size_t>();
+      bound_types_.resize(std::max(bound_types_.size(), index + 1));
+      bound_types_[index] = type;
+      return {Operand::Kind::bound, static_cast<Index>(index)};
+    }
+    return add_constant(payload.is_none() ? Value(c10::IValue()) : convert(payload, type));
+  }
+
+  Operand make_pack(py::handle items, const c10::TypePtr& type) {
+    Pack pack{element_type(type)};
+    for (const py::handle item : items) {
+      pack.items.push_back(make_operand(item, pack.element));
+    }
+    plan_->packs.push_back(std::move(pack));
+    return {Operand::Kind::pack, static_cast<Index>(plan_->packs.size() - 1)};
+  }
+
+  static c10::TypePtr element_type(const c10::TypePtr& type) {
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      return element_type(optional->getElementType());
+    }
+    const auto list = type->cast<c10::ListType>();
+    TORCH_CHECK(list, "a list is given where the schema wants ", type->str());
+    return list->getElementType();
+  }
+
+  Operand add_constant(Value value) {
+    plan_->constants.push_back(std::move(value));
+    return {Operand::Kind::constant, static_cast<Index>(plan_->constants.size() - 1)};
+  }
+
+  void add_symbols() {
+    for (const py::handle entry : layout_.attr("symbols")) {
+      const auto [kind, position, dimension] = entry.cast<std::tuple<std::string, size_t, int64_t>>();
+      const auto source = kind == "size" ? SymbolSource::Kind::size
+          : kind == "stride"             ? SymbolSource::Kind::stride
+                                         : SymbolSource::Kind::integer;
+      plan_->symbols.push_back({source, plan_->inputs.at(position), dimension});
+    }
+    const py::object bind = layout_.attr("bind");
+    if (bind.is_none()) {
+      return;
+    }
+    plan_->bindings = std::make_unique<Bindings>(
+        [function = keep(bind), types = bound_types_](const Symbols& symbols) { return bind_symbols(*function, types, symbols); });
+  }
+
+  static std::vector<Value> bind_symbols(
+      const py::object& function, const std::vector<c10::TypePtr>& types, const Symbols& symbols) {
+    const py::gil_scoped_acquire gil;
+    const auto values = function(*py::cast(symbols)).cast<py::tuple>();
+    std::vector<Value> bound;
+    for (size_t i = 0; i < types.size(); ++i) {
+      bound.push_back(convert(values[i], types[i]));
+    }
+    return bound;
+  }
+
+  py::handle layout_;
+  std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
+  std::vector<c10::TypePtr> bound_types_;
+};
+
+c10::IValue unwrap(PyObject* value) {
+  if (THPVariable_Check(value)) {
+    return THPVariable_Unpack(value);
+  }
+  return value == Py_None ? c10::IValue() : number_or_bool(value);
+}
+
+PyObject* wrap(c10::IValue value) {
+  if (value.isTensor()) {
+    return THPVariable_Wrap(std::move(value).toTensor());
+  }
+  return torch::jit::toPyObject(std::move(value)).release().ptr();
+}
+
+std::vector<c10::IValue> take_all(const py::list& arguments) {
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(arguments.size());
+  for (const py::handle argument : arguments) {
+    inputs.push_back(unwrap(argument.ptr()));
+  }
+  if (PyList_SetSlice(arguments.ptr(), 0, PyList_GET_SIZE(arguments.ptr()), nullptr) != 0) {
+    throw py::error_already_set();
+  }
+  return inputs;
+}
+
+py::list call(const Plan& plan, const py::list& arguments) {
+  std::vector<c10::IValue> inputs = take_all(arguments);
+  std::vector<c10::IValue> outputs;
+  {
+    const py::gil_scoped_release no_gil;
+    outputs = run(plan, std::move(inputs));
+  }
+  py::list results(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i), wrap(std::move(outputs[i])));
+  }
+  return results;
+}
+
+size_t count_typed(const Plan& plan) {
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kernel != nullptr; });
+}
+
+} // namespace
+
+void bind_executor(py::module_& module) {
+  py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
+      .def(py::init([](const py::object& layout) { return Builder(layout).build(); }))
+      .def("__call__", torch::wrap_pybind_function(call))
+      .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
+      .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })
+      .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.");
+}
+
+} // namespace gradc

@@ -1,0 +1,90 @@
+"""Run a Program natively: the same kernels in the same order as the interpreter, without Python between them.
+
+    lower:  Program -> (list of inputs -> list of outputs)     the list of inputs is emptied
+    status: () -> Status                                       whether the extension serves, and why not
+
+Runs below autograd, in any thread, without the GIL. Where the extension was not built, the interpreter serves, and the
+first call says so once; an extension that was built for another torch is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gradc.errors import VersionError
+from gradc.executor import interpret
+from gradc.executor.plan import lay_out
+from gradc.ir.program import Program
+
+Runner = Callable[[list[Any]], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """Which executor runs Programs: ``name`` is "native" or "interpreter"; ``reason`` says why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def lower(program: Program) -> Runner:
+    """Make ``program`` ready to run. Thread-safe and re-entrant, as the interpreter is.
+
+    Raises:
+        UnsupportedError: if a call has no native form, such as a higher-order operator. The interpreter has none such.
+        VersionError: if the extension was built for another torch.
+    """
+    extension = _load()
+    if extension is None:
+        _warn_once()
+        return interpret.lower(program)
+    return extension.Plan(lay_out(program))
+
+
+def status() -> Status:
+    """Which executor serves and why, without loading anything that could fail."""
+    try:
+        extension = _load()
+    except VersionError as error:
+        return Status("none", str(error))
+    if extension is None:
+        return Status("interpreter", "the extension gradc._C was not built: there was no C++ compiler at install time")
+    return Status("native", f"the extension gradc._C, built for torch {extension.torch_version}")
+
+
+@functools.cache
+def _load() -> ModuleType | None:
+    """The extension; None if it was not built."""
+    if importlib.util.find_spec("gradc._C") is None:
+        return None
+    try:
+        return importlib.import_module("gradc._C")
+    except VersionError:
+        raise
+    except ImportError as error:  # symbols that another torch has not
+        raise VersionError(
+            f"gradc's extension does not load with torch {torch.__version__}; it was probably compiled for another one.\n"
+            f"  {error}\n"
+            "  Install gradc again, which compiles it: pip install --no-build-isolation --force-reinstall --no-deps gradc"
+        ) from error
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(
+        "gradc: the C++ extension was not built, so Programs run in Python: right, but slowly. "
+        "With a C++ compiler installed, install gradc again with: pip install --no-build-isolation gradc",
+        stacklevel=3,
+    )

@@ -1,0 +1,97 @@
+"""The compilers that a step can be run under, by name.
+
+    COMPILERS: name -> Compiler          find: name -> Compiler
+
+A Compiler is what a step gets as its first argument, ``compile``: call it on a function or module, optionally with
+``dynamic=`` or ``fullgraph=``. "eager" returns the function itself, "dynamo" is Dynamo's capture run eagerly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters as dynamo_counters
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """One way to compile a function.
+
+    Attributes:
+        name: what reports and tables call it.
+        wrap: (function or module, options) -> the compiled one.
+        is_bitwise: False where the last bits of a value may differ from eager's, but nothing else.
+    """
+
+    name: str
+    wrap: Callable[..., Any]
+    is_bitwise: bool = True
+
+    def __call__(self, target: Callable[..., Any] | None = None, **options: Any) -> Any:
+        if target is None:
+            return lambda target: self.wrap(target, **options)
+        return self.wrap(target, **options)
+
+    def reset(self) -> None:
+        """Forget everything compiled and counted."""
+        torch.compiler.reset()
+        dynamo_counters.clear()
+        if self.name.startswith("gradc"):
+            import gradc
+
+            gradc.reset()
+
+    def fallbacks(self) -> dict[str, int]:
+        """What gradc ran eagerly since the last reset: reason -> how often. Empty for other compilers."""
+        if not self.name.startswith("gradc"):
+            return {}
+        import gradc
+
+        return dict(gradc.counters["fallbacks"])
+
+    def num_graphs(self) -> int:
+        """How many graphs Dynamo captured since the last reset."""
+        return dynamo_counters["stats"]["unique_graphs"]
+
+
+def _gradc(backend: str | None) -> Callable[..., Any]:
+    def wrap(target: Callable[..., Any], **options: Any) -> Any:
+        import gradc
+
+        return gradc.compile(target, **options) if backend is None else gradc.compile(
+            target, backend=backend, **options
+        )
+
+    return wrap
+
+
+def _torch(backend: str) -> Callable[..., Any]:
+    return lambda target, **options: torch.compile(target, backend=backend, **options)
+
+
+EAGER = Compiler("eager", lambda target, **options: target)
+DYNAMO = Compiler("dynamo", _torch("eager"))
+GRADC = Compiler("gradc", _gradc(None))
+COMPILERS: dict[str, Compiler] = {
+    compiler.name: compiler
+    for compiler in (
+        EAGER,
+        DYNAMO,
+        Compiler("aot_eager", _torch("aot_eager")),
+        Compiler("inductor", _torch("inductor"), is_bitwise=False),
+        GRADC,
+        Compiler("gradc_entry", _torch("gradc")),
+    )
+}
+
+
+def find(name: str) -> Compiler:
+    """The compiler called ``name``; ``gradc:NAME`` is gradc with ``backend=NAME``."""
+    if name.startswith("gradc:"):
+        return Compiler(name, _gradc(name.removeprefix("gradc:")), is_bitwise="inductor" not in name)
+    if name not in COMPILERS:
+        raise SystemExit(f"There is no compiler {name!r}. Choose one of {', '.join(COMPILERS)}, or gradc:BACKEND.")
+    return COMPILERS[name]

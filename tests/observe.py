@@ -1,0 +1,300 @@
+"""What can be seen of a run: every tensor within reach, how tensors share memory, and the state left behind.
+
+    observe: (inputs, result | error) -> Observation         a frozen copy, safe from later changes
+    differences: (Observation, Observation) -> list of sentences, empty if nothing differs
+
+Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
+so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness and bits; inputs
+by version counter too; and all of them by which are the same object and which share a storage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+MAX_GRADS_OF_GRADS = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seen:
+    """One tensor at one path, such as ``input[0].grad``.
+
+    ``traits`` are compared by ==; ``bits`` is a detached copy; ``identity`` and ``storage`` number the distinct objects
+    and storages in the order of their first appearance.
+    """
+
+    path: str
+    traits: dict[str, Any]
+    bits: torch.Tensor
+    identity: int
+    storage: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observation:
+    """Everything that is compared between two runs."""
+
+    tensors: dict[str, Seen]
+    values: dict[str, Any]
+    error: tuple[str, str] | None
+    state: dict[str, Any]
+
+
+def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, error: BaseException | None) -> Observation:
+    """Copy what can be seen after a run. ``versions`` are the inputs' version counters before it."""
+    tensors: dict[str, Seen] = {}
+    values: dict[str, Any] = {}
+    identities: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    for path, value in walk(inputs, result):
+        if not isinstance(value, torch.Tensor):
+            values[path] = _plain(value)
+            continue
+        traits = _traits(value)
+        if path in versions:
+            traits["version"] = value._version - versions[path]
+        identity = identities.setdefault(id(value), len(identities))
+        storage = storages.setdefault(_storage_key(value), len(storages))
+        tensors[path] = Seen(path, traits, _copy(value), identity, storage)
+    raised = None if error is None else (type(error).__name__, str(error))
+    return Observation(tensors, values, raised, _state())
+
+
+def versions_of(inputs: tuple[Any, ...]) -> dict[str, int]:
+    """path -> version counter, of every tensor within reach of ``inputs``."""
+    return {path: value._version for path, value in walk(inputs, None) if _has_version(value)}
+
+
+def walk(inputs: tuple[Any, ...], result: Any) -> Iterator[tuple[str, Any]]:
+    """Every (path, value) within reach, gradients behind what they are the gradients of."""
+    for position, value in enumerate(inputs):
+        yield from _walk_value(f"input[{position}]", value)
+    yield from _walk_value("result", result)
+
+
+def _walk_value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    for key, leaf in pytree.tree_flatten_with_path(value)[0]:
+        name = path + pytree.keystr(key)
+        if isinstance(leaf, torch.nn.Module):
+            yield from ((f"{name}.training", leaf.training),)
+            for kind, found in (("", leaf.named_parameters()), ("", leaf.named_buffers())):
+                for inner, tensor in found:
+                    yield from _walk_tensor(f"{name}.{kind}{inner}", tensor)
+        elif isinstance(leaf, torch.optim.Optimizer):
+            yield from _walk_value(f"{name}.state", list(leaf.state.values()))
+        elif isinstance(leaf, torch.Tensor):
+            yield from _walk_tensor(name, leaf)
+        elif leaf is not None or path == "result":
+            yield name, leaf
+
+
+def _walk_tensor(path: str, tensor: torch.Tensor, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    yield path, tensor
+    if depth < MAX_GRADS_OF_GRADS and (grad := _grad(tensor)) is not None:
+        yield from _walk_tensor(f"{path}.grad", grad, depth + 1)
+
+
+def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    if tensor.is_inference():
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tensor.grad
+
+
+def _has_version(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_inference()
+
+
+def _traits(tensor: torch.Tensor) -> dict[str, Any]:
+    traits: dict[str, Any] = {
+        "class": type(tensor).__name__,
+        "dtype": tensor.dtype,
+        "shape": None if tensor.is_nested else tuple(tensor.shape),
+        "layout": tensor.layout,
+        "requires_grad": tensor.requires_grad,
+        "is_leaf": tensor.is_leaf,
+        "inference": tensor.is_inference(),
+        "is_conj": tensor.is_conj(),
+        "is_neg": tensor.is_neg(),
+    }
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        traits["stride"] = tensor.stride()
+        traits["offset"] = tensor.storage_offset()
+    if tensor.layout is torch.sparse_coo:
+        traits["is_coalesced"] = tensor.is_coalesced()
+    return traits
+
+
+def _storage_key(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return -id(tensor)
+
+
+@torch._dynamo.disable
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return torch.empty(0)
+        return tensor.detach().clone()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return (type(value).__name__, str(value))
+    if isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | None):
+        return value
+    return repr(type(value))
+
+
+def _state() -> dict[str, Any]:
+    """The ambient state that a step leaves behind."""
+    return {
+        "torch generator": torch.get_rng_state(),
+        "python generator": hash(random.getstate()),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def differences(
+    eager: Observation, compiled: Observation, *, is_bitwise: bool = True, are_messages_compared: bool = False
+) -> list[str]:
+    """What differs, one sentence each, the gravest first."""
+    found = _error_differences(eager, compiled, are_messages_compared)
+    if (eager.error is None) != (compiled.error is None):
+        return found
+    found += _presence(eager.tensors, compiled.tensors) + _presence(eager.values, compiled.values)
+    for path, value in eager.values.items():
+        if path in compiled.values and not _equal_values(value, compiled.values[path]):
+            found.append(f"{path}: {compiled.values[path]!r}, eager: {value!r}")
+    for path, seen in eager.tensors.items():
+        if path in compiled.tensors:
+            found += tensor_differences(seen, compiled.tensors[path], is_bitwise)
+    found += _sharing_differences(eager.tensors, compiled.tensors)
+    for name, value in eager.state.items():
+        if not _equal_values(value, compiled.state[name]):
+            found.append(f"{name} after the step differs")
+    return found
+
+
+def _error_differences(eager: Observation, compiled: Observation, are_messages_compared: bool) -> list[str]:
+    if eager.error is None or compiled.error is None:
+        if eager.error is not None:
+            return [f"does not raise; eager raises {eager.error[0]}: {_short(eager.error[1])}"]
+        if compiled.error is not None:
+            return [f"raises {compiled.error[0]}: {_short(compiled.error[1])}"]
+        return []
+    if eager.error[0] != compiled.error[0]:
+        return [f"raises {compiled.error[0]}: {_short(compiled.error[1])}; eager raises {eager.error[0]}"]
+    if are_messages_compared and eager.error[1] != compiled.error[1]:
+        return [f"the message is {compiled.error[1]!r}; eager's is {eager.error[1]!r}"]
+    return []
+
+
+def _presence(eager: dict[str, Any], compiled: dict[str, Any]) -> list[str]:
+    missing = [f"{path}: missing, eager has it" for path in eager if path not in compiled]
+    return missing + [f"{path}: there, eager has none" for path in compiled if path not in eager]
+
+
+def tensor_differences(eager: Seen, compiled: Seen, is_bitwise: bool = True) -> list[str]:
+    """How two tensors differ, apart from what they share memory with."""
+    found = [
+        f"{eager.path}: {name} is {compiled.traits.get(name)}, eager: {value}"
+        for name, value in eager.traits.items()
+        if compiled.traits.get(name) != value
+    ]
+    comparable = not any(eager.traits.get(name) != compiled.traits.get(name) for name in ("dtype", "shape", "layout"))
+    if comparable and not is_same_value(eager.bits, compiled.bits, is_bitwise):
+        found.append(f"{eager.path}: values differ {_how_much(eager.bits, compiled.bits)}")
+    return found
+
+
+def _sharing_differences(eager: dict[str, Seen], compiled: dict[str, Seen]) -> list[str]:
+    """Which tensors are one object, or share a storage, in one run and not in the other."""
+    found = []
+    for word, attribute in (("the same object as", "identity"), ("in the storage of", "storage")):
+        ours, theirs = _first_of(compiled, attribute), _first_of(eager, attribute)
+        for path in eager:
+            if path not in compiled or ours[path] == theirs[path]:
+                continue
+            found.append(f"{path}: {word} {_other(ours[path], path)}, eager: {_other(theirs[path], path)}")
+    return found
+
+
+def _first_of(tensors: dict[str, Seen], attribute: str) -> dict[str, str]:
+    """path -> the first path with the same number."""
+    first: dict[int, str] = {}
+    return {path: first.setdefault(getattr(seen, attribute), path) for path, seen in tensors.items()}
+
+
+def _other(first: str, path: str) -> str:
+    return "nothing before it" if first == path else first
+
+
+def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
+    """Equal bit for bit (signed zeros and NaN payloads too), or close if not ``is_bitwise``."""
+    if is_traceable_wrapper_subclass(a):
+        names = a.__tensor_flatten__()[0]
+        return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
+    if a.is_nested:
+        pairs = zip(a.unbind(), b.unbind(), strict=True)
+        return all(x.shape == y.shape and is_same_value(x, y, is_bitwise) for x, y in pairs)
+    if a.layout is torch.sparse_coo:
+        return is_same_value(a._indices(), b._indices()) and is_same_value(a._values(), b._values(), is_bitwise)
+    if a.layout is not torch.strided:
+        return bool(torch.equal(a.to_dense(), b.to_dense()))
+    if a.is_quantized:
+        return torch.equal(a.int_repr(), b.int_repr())
+    if a.shape != b.shape:
+        return False
+    if not is_bitwise and (a.is_floating_point() or a.is_complex()):
+        return _is_close(a, b)
+    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    return flat.copy_(tensor.resolve_conj().resolve_neg().reshape(-1)).view(torch.uint8)
+
+
+def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    loose = a.dtype in (torch.bfloat16, torch.float16)
+    return torch.allclose(a, b, rtol=5e-2 if loose else 1e-4, atol=1e-2 if loose else 1e-5, equal_nan=True)
+
+
+def _how_much(a: torch.Tensor, b: torch.Tensor) -> str:
+    if a.layout is not torch.strided or a.is_nested or is_traceable_wrapper_subclass(a) or a.shape != b.shape:
+        return ""
+    if not (a.is_floating_point() or a.is_complex()):
+        return f"({int((a != b).sum())} of {a.numel()} elements)"
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    worst = (a.to(wide) - b.to(wide)).abs().nan_to_num().max().item() if a.numel() else 0.0
+    return f"(by up to {worst:.3g}; the largest is {a.to(wide).abs().nan_to_num().max().item():.3g})"
+
+
+def _equal_values(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, float) and isinstance(b, float) and a != a:
+        return b != b
+    return type(a) is type(b) and a == b
+
+
+def _short(message: str) -> str:
+    line = next((line for line in message.split("\n") if line.strip()), "")
+    return line if len(line) <= 160 else line[:157] + "..."

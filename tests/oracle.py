@@ -1,0 +1,133 @@
+"""The one check against eager.
+
+    check:   (step, *inputs, compiler) -> Report       AssertionError on any difference
+    compare: (step, *inputs, compiler) -> Report
+
+A step is written once and run twice, from the same seeds on fresh inputs: ``compile`` returns its argument, and then
+the compiler's version of it. An input is a function without arguments that makes it: ``leaf(3, 4)``, ``nn.ReLU``.
+
+    def step(compile, x, w):
+        f = compile(lambda x, w: torch.tanh(x @ w))
+        y = f(x, w)
+        y.sum().backward()
+        return y
+
+    check(step, leaf(3, 4), leaf(4, 4))
+
+What is compared is listed in tests.observe: results, inputs, gradients, Nones, dtypes, strides, mutations, aliasing, errors
+and generator state. To compare anything else (the order of hooks, say), put it in a list and return the list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.compilers import EAGER, GRADC, Compiler
+from tests.observe import Observation, differences, observe, versions_of
+
+Step = Callable[..., Any]
+Maker = Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How a compiled run of a step compares with eager.
+
+    Attributes:
+        differences: what differs, one sentence each; empty if nothing does.
+        fallbacks: what gradc ran eagerly: reason -> how often.
+        num_graphs: how many graphs Dynamo captured.
+    """
+
+    step: str
+    compiler: str
+    differences: tuple[str, ...]
+    fallbacks: dict[str, int]
+    num_graphs: int
+    eager: Observation
+    compiled: Observation
+
+    def __str__(self) -> str:
+        lines = [f"{self.step} under {self.compiler}: {len(self.differences)} differences from eager"]
+        lines += [f"  {difference}" for difference in self.differences]
+        if self.fallbacks:
+            lines.append(f"  fallbacks: {self.fallbacks}")
+        return "\n".join(lines)
+
+
+def check(
+    step: Step,
+    *inputs: Maker,
+    compiler: Compiler = GRADC,
+    compare_messages: bool = False,
+    allow_fallback: bool = False,
+) -> Report:
+    """Assert that ``step`` does the same compiled as in eager.
+
+    Arguments:
+        step: (compile, *inputs) -> anything.
+        inputs: functions that make the inputs.
+        compare_messages: errors must have the same words, not only the same class.
+        allow_fallback: gradc may run parts eagerly; if False (default) that fails too.
+
+    Raises:
+        AssertionError: with every difference.
+    """
+    report = compare(step, *inputs, compiler=compiler, compare_messages=compare_messages)
+    assert not report.differences, str(report)
+    if not allow_fallback:
+        assert not report.fallbacks, f"{report.step}: runs eagerly in part: {report.fallbacks}"
+    return report
+
+
+def compare(step: Step, *inputs: Maker, compiler: Compiler = GRADC, compare_messages: bool = False) -> Report:
+    """Run ``step`` eagerly and under ``compiler``; say what differs."""
+    eager = run(step, inputs, EAGER)
+    compiler.reset()
+    try:
+        compiled = run(step, inputs, compiler)
+        fallbacks, num_graphs = compiler.fallbacks(), compiler.num_graphs()
+    finally:
+        compiler.reset()
+    found = differences(
+        eager, compiled, is_bitwise=compiler.is_bitwise, are_messages_compared=compare_messages
+    )
+    name = getattr(step, "__name__", "step")
+    return Report(name, compiler.name, tuple(found), fallbacks, num_graphs, eager, compiled)
+
+
+def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0) -> Observation:
+    """One run of ``step`` from fixed seeds, observed."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    torch.clear_autocast_cache()
+    inputs = tuple(make() for make in makers)
+    versions = versions_of(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result, error = step(compiler, *inputs), None
+        except Exception as raised:
+            result, error = None, raised
+    return observe(inputs, versions, result, error)
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = True) -> Maker:
+    """Makes a random leaf that requires a gradient."""
+    return lambda: torch.randn(*shape, dtype=dtype).requires_grad_(requires_grad)
+
+
+def constant(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
+    """Makes a random tensor that does not require a gradient."""
+    return leaf(*shape, dtype=dtype, requires_grad=False)
+
+
+def indices(*shape: int, high: int) -> Maker:
+    """Makes random int64 numbers below ``high``."""
+    return lambda: torch.randint(high, shape)

@@ -1,0 +1,152 @@
+"""What is swept: named samples of torch's own test material.
+
+    SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
+
+Suites: ops (op_db), modules (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db),
+hops (hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+# These return memory that nobody wrote; only dtype, shape and strides can be compared.
+UNINITIALISED = frozenset(
+    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which samples: ``num_samples`` of each op, of ``dtype``, differentiated ``order`` times."""
+
+    dtype: torch.dtype = torch.float32
+    order: int = 1
+    num_samples: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One call of one op.
+
+    Attributes:
+        function: what is compiled: (*arguments) -> outputs.
+        arguments: a pytree; ``fresh`` copies it.
+        finish: what the op's author applies to the outputs before differentiating them.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    finish: Callable[[Any], Any] = lambda output: output
+
+    def fresh(self) -> tuple[Any, ...]:
+        """Copies of the arguments, same strides, as leaves."""
+        return pytree.tree_map_only(torch.Tensor, _copy_leaf, self.arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One op or module and how to make its samples; they may raise, if the op does not support the dtype."""
+
+    name: str
+    samples: Callable[[], list[Sample]]
+    skip: str = ""
+
+
+def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    detached = tensor.detach()
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    return (copy.deepcopy(detached) if is_plain else detached.clone()).requires_grad_(tensor.requires_grad)
+
+
+def _ops(database: list[Any]) -> Callable[[Choice], Iterator[Subject]]:
+    def subjects(choice: Choice) -> Iterator[Subject]:
+        for op in database:
+            name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+            skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
+            yield Subject(name, lambda op=op: _op_samples(op, choice), skip)
+
+    return subjects
+
+
+def _op_samples(op: Any, choice: Choice) -> list[Sample]:
+    can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
+    if choice.order > 1:
+        can_grad = can_grad and op.supports_gradgrad
+    made = op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad)
+    return [_op_sample(op.op, sample) for sample in itertools.islice(made, choice.num_samples)]
+
+
+def _op_sample(function: Callable[..., Any], sample: Any) -> Sample:
+    def call(input: Any, args: Any, kwargs: Any) -> Any:
+        return function(input, *args, **kwargs)
+
+    return Sample(call, (sample.input, sample.args, sample.kwargs), sample.output_process_fn_grad)
+
+
+def _op_db(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal import common_methods_invocations as methods
+
+    # So that Dynamo captures random ops: the original sets the seed inside, which breaks the graph.
+    methods.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    return _ops(methods.op_db)(choice)
+
+
+def _autograd_function_db(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal.autograd_function_db import autograd_function_db
+
+    return _ops(autograd_function_db)(choice)
+
+
+def _custom_op_db(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal.custom_op_db import custom_op_db
+
+    return _ops(custom_op_db)(choice)
+
+
+def _hop_db(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal.hop_db import hop_db
+
+    return _ops(hop_db)(choice)
+
+
+def _module_db(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal.common_modules import module_db
+
+    for info, training in itertools.product(module_db, (True, False)):
+        name = f"{info.name} {'train' if training else 'eval'}"
+        skip = "" if choice.dtype in info.supported_dtypes("cpu") else "the module does not support the dtype"
+        yield Subject(name, lambda info=info, training=training: _module_samples(info, choice, training), skip)
+
+
+def _module_samples(info: Any, choice: Choice, training: bool) -> list[Sample]:
+    made = info.module_inputs_func(info, device="cpu", dtype=choice.dtype, requires_grad=True, training=training)
+    return [_module_sample(info, sample, choice, training) for sample in made[: choice.num_samples]]
+
+
+def _module_sample(info: Any, sample: Any, choice: Choice, training: bool) -> Sample:
+    arguments = sample.constructor_input
+    module = info.module_cls(*arguments.args, **arguments.kwargs).to("cpu", choice.dtype).train(training)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    def call(state: dict[str, torch.Tensor], args: Any, kwargs: Any) -> Any:
+        return torch.func.functional_call(module, state, args, kwargs)
+
+    forward = sample.forward_input
+    return Sample(call, (state, forward.args, forward.kwargs))
+
+
+SUITES: dict[str, Callable[[Choice], Iterator[Subject]]] = {
+    "ops": _op_db,
+    "modules": _module_db,
+    "functions": _autograd_function_db,
+    "custom": _custom_op_db,
+    "hops": _hop_db,
+}
