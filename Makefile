@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 STAMP  := .venv/.installed
-CSRC   := $(wildcard gradc/executor/csrc/* gradc/engine/csrc/*)
+CSRC   := $(wildcard gradc/*/csrc/*)
 
 .PHONY: help venv demo test check bench clean
 

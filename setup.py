@@ -11,8 +11,8 @@ import shutil
 
 from setuptools import Extension, setup
 
-SOURCES = sorted(glob.glob("gradc/executor/csrc/*.cpp") + glob.glob("gradc/engine/csrc/*.cpp"))
-HEADERS = sorted(glob.glob("gradc/executor/csrc/*.h") + glob.glob("gradc/engine/csrc/*.h"))
+SOURCES = sorted(glob.glob("gradc/*/csrc/*.cpp"))
+HEADERS = sorted(glob.glob("gradc/*/csrc/*.h"))
 
 
 def why_skipped() -> str:

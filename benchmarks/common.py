@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import os
 import statistics
 import time
 import warnings
@@ -19,8 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is imported: the profiler is chatty
 
 import torch
 
@@ -96,11 +93,25 @@ def _num_repeats(step: Step, contender: Contender, seconds: float) -> int:
         return max(1, round(seconds / min(_time(step, 1) for _ in range(5))))
 
 
-def first_call(step: Step) -> float:
-    """Seconds of the first call: capture, compilation and the step itself."""
+def first_call(step: Step, contender: str) -> float:
+    """Seconds of the first call: capture, compilation and the step itself.
+
+    Raises:
+        RuntimeError: if a compiler compiled nothing, or gradc ran a part eagerly: its time would be eager's.
+    """
+    graphs, fallbacks = _num_graphs(), gradc.counters["fallbacks"].copy()
     start = time.perf_counter()
     step()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    if contender != "eager" and _num_graphs() == graphs:
+        raise RuntimeError("nothing was compiled")
+    if ran_eagerly := gradc.counters["fallbacks"] - fallbacks:
+        raise RuntimeError(f"parts ran eagerly: {dict(ran_eagerly)}")
+    return seconds
+
+
+def _num_graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def peak_bytes(step: Step) -> int:

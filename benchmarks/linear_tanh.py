@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.common import CONTENDERS, fresh, prepare, race, reported, warm_up
+from benchmarks.common import CONTENDERS, first_call, fresh, prepare, race, reported, warm_up
 from gradc.report.table import table
 
 NAMES = ["eager", "torch.compile aot_eager", "torch.compile", "gradc"]
@@ -15,6 +15,7 @@ def main() -> None:
     for name in NAMES:
         with reported(name):
             step = fresh("models").linear_tanh(CONTENDERS[name].compile)
+            first_call(step, name)
             for _ in range(20):
                 step()
             steps[name] = step

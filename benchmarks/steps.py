@@ -74,7 +74,7 @@ def measure(model: str, contenders: list[str]) -> list[Result]:
         with reported(f"{model}, {name}"), CONTENDERS[name].settings():
             torch.manual_seed(0)
             step = fresh("models").MODELS[model](CONTENDERS[name].compile)
-            first_calls[name] = first_call(step)
+            first_calls[name] = first_call(step, name)
             for _ in range(5):
                 step()
             peaks[name] = peak_bytes(step)

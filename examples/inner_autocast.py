@@ -30,7 +30,10 @@ def gradient(function, backward_inside: bool) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    compiled = {"gradc.compile": gradc.compile(head), "torch.compile(backend='gradc')": torch.compile(head, backend="gradc")}
+    compiled = {
+        "gradc.compile": gradc.compile(head),
+        "torch.compile(backend='gradc')": torch.compile(head, backend="gradc"),
+    }
     for name, function in compiled.items():
         for backward_inside in (False, True):
             same = torch.equal(gradient(function, backward_inside), gradient(head, backward_inside))

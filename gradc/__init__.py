@@ -5,12 +5,14 @@ from gradc.config import config
 from gradc.errors import ConfigError, FallbackError, GradcError
 from gradc.frontend.compile import compile
 from gradc.frontend.control import disable, reset
+from gradc.report.check import check
 from gradc.report.record import counters
 
 __all__ = [
     "ConfigError",
     "FallbackError",
     "GradcError",
+    "check",
     "compile",
     "config",
     "counters",

@@ -58,6 +58,14 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+@functools.cache
+def has_autocast_kernel(op: Any) -> bool:
+    """True for an op (an overload) that autocast casts the arguments of, on any device type."""
+    if not isinstance(op, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(op.name()):
+        return False
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in ("AutocastCPU", "AutocastCUDA"))
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
@@ -162,9 +170,10 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
     )
 
 
-def skip_frames_of(package: str) -> None:
-    """Keep Dynamo from compiling the package's own functions when compiled code calls them."""
-    trace_rules.add(package)
+def skip_frames_of(*packages: str) -> None:
+    """Keep Dynamo from compiling the functions of these packages when compiled code calls them."""
+    for package in packages:
+        trace_rules.add(package)
 
 
 def guard_module_hooks() -> None:
@@ -187,6 +196,7 @@ __all__ = [
     "is_fake",
     "is_forward_ad_active",
     "guard_module_hooks",
+    "has_autocast_kernel",
     "is_functorch_active",
     "is_graph_kept",
     "is_view",

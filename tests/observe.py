@@ -38,13 +38,25 @@ class Seen:
     storage: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Raised:
+    """An error: its class and base classes, and its message."""
+
+    kinds: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        line = next((line for line in self.message.split("\n") if line.strip()), "")
+        return f"{self.kinds[0]}: {line if len(line) <= 160 else line[:157] + '...'}"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observation:
     """Everything that is compared between two runs."""
 
     tensors: dict[str, Seen]
     values: dict[str, Any]
-    error: tuple[str, str] | None
+    error: Raised | None
     state: dict[str, Any]
 
 
@@ -64,7 +76,7 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))
         tensors[path] = Seen(path, traits, _copy(value), identity, storage)
-    raised = None if error is None else (type(error).__name__, str(error))
+    raised = None if error is None else Raised(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
     return Observation(tensors, values, raised, _state())
 
 
@@ -146,7 +158,10 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return torch.empty(0)
-        return tensor.detach().clone()
+        if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor) or tensor.is_nested:
+            return tensor.detach().clone()
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.detach().as_subclass(torch.Tensor).clone()
 
 
 def _plain(value: Any) -> Any:
@@ -193,16 +208,15 @@ def differences(
 
 
 def _error_differences(eager: Observation, compiled: Observation, are_messages_compared: bool) -> list[str]:
-    if eager.error is None or compiled.error is None:
-        if eager.error is not None:
-            return [f"does not raise; eager raises {eager.error[0]}: {_short(eager.error[1])}"]
-        if compiled.error is not None:
-            return [f"raises {compiled.error[0]}: {_short(compiled.error[1])}"]
-        return []
-    if eager.error[0] != compiled.error[0]:
-        return [f"raises {compiled.error[0]}: {_short(compiled.error[1])}; eager raises {eager.error[0]}"]
-    if are_messages_compared and eager.error[1] != compiled.error[1]:
-        return [f"the message is {compiled.error[1]!r}; eager's is {eager.error[1]!r}"]
+    """A subclass of eager's class will do: Dynamo wraps errors that it meets while it captures."""
+    if eager.error is None:
+        return [] if compiled.error is None else [f"raises {compiled.error}"]
+    if compiled.error is None:
+        return [f"does not raise; eager raises {eager.error}"]
+    if eager.error.kinds[0] not in compiled.error.kinds:
+        return [f"raises {compiled.error}; eager raises {eager.error.kinds[0]}"]
+    if are_messages_compared and eager.error.message != compiled.error.message:
+        return [f"the message is {compiled.error.message!r}; eager's is {eager.error.message!r}"]
     return []
 
 
@@ -294,7 +308,3 @@ def _equal_values(a: Any, b: Any) -> bool:
         return b != b
     return type(a) is type(b) and a == b
 
-
-def _short(message: str) -> str:
-    line = next((line for line in message.split("\n") if line.strip()), "")
-    return line if len(line) <= 160 else line[:157] + "..."

@@ -120,7 +120,7 @@ def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = True) -> Maker:
     """Makes a random leaf that requires a gradient."""
-    return lambda: torch.randn(*shape, dtype=dtype).requires_grad_(requires_grad)
+    return lambda: torch.randn(shape, dtype=dtype).requires_grad_(requires_grad)
 
 
 def constant(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:

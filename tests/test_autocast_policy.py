@@ -138,3 +138,36 @@ def test_the_setting_in_force_at_compile_time_stays_with_the_region() -> None:
 def test_a_value_that_is_no_setting_raises_at_once(value: Any) -> None:
     with pytest.raises(ConfigError, match="backward_pass_autocast"):
         gradc.config.patch(backward_pass_autocast=value).__enter__()
+
+
+def test_a_kernel_that_calls_further_ops_sees_the_ambient_autocast() -> None:
+    """``_trilinear`` calls bmm inside: under autocast that bmm is cast, in forward and in backward."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(*shape, requires_grad=True) for shape in ((3, 5), (3, 4), (6, 5, 4))]
+
+    def run(function: Any, forward: Any, backward: Any) -> list[torch.Tensor]:
+        with forward:
+            out = function(*inputs)
+        with backward:
+            return [out, *torch.autograd.grad(out.float().sum(), inputs)]
+
+    compiled = gradc.compile(torch.nn.functional.bilinear)
+    for forward, backward in itertools.product(DTYPES, DTYPES):
+        expected = run(torch.nn.functional.bilinear, autocast(forward), autocast(backward))
+        assert_bitwise(run(compiled, autocast(forward), autocast(backward)), expected)
+
+
+def test_the_users_own_cast_of_a_weight_is_not_shared() -> None:
+    """Only autocast's casts go through its cache; ``weight.bfloat16()`` makes a copy of its own each time."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, 16, requires_grad=True), torch.randn(4, 16)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x.bfloat16() @ weight.bfloat16()) @ weight.bfloat16() + x @ weight
+
+    def run(function: Any) -> list[torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = function(x)
+        return list(torch.autograd.grad(out.float().sum(), [weight]))
+
+    assert_bitwise(run(gradc.compile(f)), run(f))

@@ -8,8 +8,9 @@ tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -19,8 +20,9 @@ from gradc.aot.backward import Backward, BackwardKey, run_nodes, saved_name, tra
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
 from gradc.errors import UnsupportedError
+from gradc.executor.native import is_plan
 from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
-from gradc.ir.recorder import tensor_meta
+from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.text import symbolic
 from gradc.report.record import count, fallback, log
 from gradc.state import Ambient, ambient, autocast_state, exotic_mode, set_autocast
@@ -80,17 +82,40 @@ class Backwards:
 
         ``saved`` are the unpacked tensors of ``segment.saved``; ``is_repacked`` tells that saved-tensors hooks made them.
         """
-        before = autocast_state()
-        state = self.settings.backward_autocast
-        if state is not None:
-            set_autocast(state)
-        try:
+        with self._forced_autocast():
             if torch.is_grad_enabled():
                 return self._differentiable(segment, saved, tangents, needed)
             return self._replayed(segment, sizes, saved, tangents, needed, is_repacked)
+
+    @contextlib.contextmanager
+    def _forced_autocast(self) -> Iterator[None]:
+        """The autocast that the region's setting names, if it names one."""
+        state = self.settings.backward_autocast
+        if state is None:
+            yield
+            return
+        before = autocast_state()
+        set_autocast(state)
+        try:
+            yield
         finally:
-            if state is not None:
-                set_autocast(before)
+            set_autocast(before)
+
+    def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, tuple[int, ...]] | None:
+        """For a live native node: the plan for the present state, and the saved tensors it takes; None if there is none."""
+        segment = self.segments[number]
+        with self._forced_autocast():
+            try:
+                compiled = self._lookup(segment, self._key(segment, tangents, needed))
+            except UnsupportedError as error:
+                fallback(error.kind, error.detail, error.where)
+                return None
+        return (compiled.run, compiled.backward.saved) if is_plan(compiled.run) else None
+
+    def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
+        """``grads`` for a live native node, which knows segments and symbols by number."""
+        sizes = Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
+        return self.grads(self.segments[number], sizes, saved, tangents, needed, is_repacked)
 
     def compile_nominal(self) -> None:
         """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.
@@ -115,11 +140,7 @@ class Backwards:
         try:
             if reason := exotic_mode():
                 raise UnsupportedError(f"{reason} during backward")
-            metas = tuple(
-                None if tangent is None else _tangent_meta(edge, tangent)
-                for edge, tangent in zip(segment.entries, tangents, strict=True)
-            )
-            compiled = self._lookup(segment, BackwardKey(ambient(autocast_state()), metas, tuple(needed)))
+            compiled = self._lookup(segment, self._key(segment, tangents, needed))
             if is_repacked:
                 self._refuse_other_layout(compiled.backward, segment, saved, sizes)
         except UnsupportedError as error:
@@ -129,6 +150,13 @@ class Backwards:
         values += [saved[position] for position in compiled.backward.saved]
         values += sizes.values.values()
         return compiled.run(values)
+
+    def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
+        metas = tuple(
+            None if tangent is None else _tangent_meta(edge, tangent)
+            for edge, tangent in zip(segment.entries, tangents, strict=True)
+        )
+        return BackwardKey(ambient(autocast_state()), metas, tuple(needed))
 
     def _lookup(self, segment: Segment, key: BackwardKey) -> _Compiled:
         cache = self._compiled[segment.number]
@@ -214,7 +242,7 @@ def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
         raise UnsupportedError("gradient with a lazy conjugate, negative or zero bit")
     meta = dataclasses.replace(_meta(tangent), offset=0)
     node, number = edge
-    shape = tuple(_number(size) for size in node._input_metadata[number].shape)
+    shape = tuple(symbolic_number(size) for size in node._input_metadata[number].shape)
     if not any(isinstance(size, Sym) for size in shape):
         return meta
     return dataclasses.replace(meta, shape=shape, stride=_symbolic_stride(shape, tangent))
@@ -253,12 +281,6 @@ def _meta(tensor: torch.Tensor) -> TensorMeta:
     if meta is None:
         raise UnsupportedError("gradient that is not strided", str(tensor.layout))
     return meta
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, int):
-        return value
-    return int(value.node.expr) if value.node.expr.is_number else Sym(value.node.expr)
 
 
 def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:

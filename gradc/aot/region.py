@@ -13,6 +13,7 @@ What a node does when the engine runs it is ``derive.Backwards``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ import torch
 from gradc.aot.casts import cached_cast
 from gradc.aot.derive import Backwards, Settings, Sizes
 from gradc.aot.effects import Derived, Output, Plain, Returned, Value, analyse_outputs
+from gradc.aot.native import lay_out
 from gradc.aot.node import SegmentFunction
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Tape
+from gradc.executor import native
 from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
 from gradc.report.record import log
@@ -42,14 +45,19 @@ class Region:
         program = tape.recorder.program(self.returned.fakes)
         self.forward = refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative))
         self._run = settings.lower(self.forward)
+        self._layout = lay_out(self, self._run) if native.is_plan(self._run) else None
+        self._native = native.region(self._layout) if self._layout is not None else None
         log("graphs", lambda: f"forward of {name}\n{self.forward}")
 
     def __call__(self, *inputs: Any) -> list[Any]:
         primals = [*inputs, *(cached_cast(inputs[position], dtype) for position, dtype in self.casts)]
-        call = Call(self, primals, self._run(list(primals)))
-        if torch.is_grad_enabled():
-            for segment in self.segments:
-                call.attach(segment)
+        if self._layout is not None and self._native is not None:
+            call = Call(self, primals)
+            shapes = [call.sizes(shape) for shape in self._layout.shapes]
+            call.values = self._native(primals, shapes, torch.is_grad_enabled())
+        else:
+            call = Call(self, primals)
+            call.run(self._run)
         return [call.output(output) for output in self.outputs]
 
 
@@ -86,13 +94,20 @@ class _Returned:
 class Call:
     """One call of a region: the tensors its outputs and live nodes are made of. Dropped when the call returns."""
 
-    def __init__(self, region: Region, primals: list[Any], values: list[Any]) -> None:
+    def __init__(self, region: Region, primals: list[Any]) -> None:
         self.region, self.primals = region, primals
-        # A view made without gradient recording would refuse in-place use; a detached handle is no view.
-        self.values = [value.detach() if is_view(value) else value for value in values]
+        self.values: list[Any] = []
         self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.recorder.symbols.items()})
         self._entries: dict[tuple[int, int], torch.Tensor] = {}
         self._live: dict[int, torch.Tensor] = {}
+
+    def run(self, forward: Callable[[list[Any]], list[Any]]) -> None:
+        """Run the forward, and build the live nodes in Python."""
+        # A view made without gradient recording would refuse in-place use; a detached handle is no view.
+        self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
+        if torch.is_grad_enabled():
+            for segment in self.region.segments:
+                self.attach(segment)
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]

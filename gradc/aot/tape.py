@@ -22,7 +22,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from gradc.errors import UnsupportedError
-from gradc.ir.program import AutocastState, Sym
+from gradc.ir.program import Sym
 from gradc.ir.recorder import Recorder
 from gradc.ir.text import symbolic
 from gradc.state import autocast_state
@@ -40,7 +40,7 @@ Node = Any  # torch.autograd.graph.Node: abstract there, and the engine's nodes 
 Edge = tuple[Node, int]
 
 _aten = torch.ops.aten
-_BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes: it is switched off while it works
+_BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,16 +92,21 @@ class Tape:
         self.where = ""
         self.symints: dict[sympy.Symbol, torch.SymInt] = {}
         self._lines: list[tuple[int, str]] = []
-        self._ambient = AutocastState()
+        self._may_cast = False
         self._unpacked: Callable[[int], torch.Tensor] = lambda index: self.saved[index].fake
         self._constants: list[torch.Tensor] = []
 
     # ---- recording
 
-    def enter_line(self, where: str) -> None:
-        """From here on, calls and nodes come from the user's line ``where``."""
+    def enter_line(self, where: str, is_cast: bool = False, has_autocast_kernel: bool = False) -> None:
+        """From here on, calls and nodes come from the user's line ``where``.
+
+        ``is_cast``: the line's call is itself a cast; ``has_autocast_kernel``: autocast casts for the line's call.
+        """
         self.where = where
-        self._ambient = autocast_state()
+        self.recorder.ambient = autocast_state()
+        self.recorder.is_autocast_at_work = has_autocast_kernel
+        self._may_cast = bool(self.recorder.ambient.enabled) and not is_cast
         self._lines.append((next_sequence_nr(), where))
 
     def line_of(self, node: Node) -> str:
@@ -116,7 +121,7 @@ class Tape:
         return eval(symbolic(value.expr), {str(symbol): self.symints[symbol] for symbol in self.symints})
 
     def _place(self) -> tuple[str, str]:
-        return self.where, _BY_AUTOCAST if autocast_state() != self._ambient else ""
+        return self.where, _BY_AUTOCAST if self._may_cast else ""
 
     def _lift_constant(self, tensor: torch.Tensor) -> int:
         if is_fake(tensor) and self.is_derivative:

@@ -23,10 +23,17 @@ def _row(run: Run) -> list[str]:
         f"{run.losses[-1]:.6f}",
         f"{100 * run.accuracy:.1f} %",
         "0" if run.parameter_difference == 0 else f"{run.parameter_difference:.1e}",
-        "yes" if run.bitwise else "no",
-        "-" if run.name == "eager" else f"{run.compile_seconds:.1f}",
+        _verdict(run),
+        f"{run.compile_seconds:.1f}" if run.is_compiled else "-",
         f"{run.step_ms:.1f}",
     ]
+
+
+def _verdict(run: Run) -> str:
+    """Equality counts only where something was compiled: a run that fell back to eager shows nothing."""
+    if run.name != "eager" and not run.is_compiled:
+        return "not compiled"
+    return "yes" if run.bitwise else "no"
 
 
 def save_plot(runs: list[Run], path: Path) -> None:

@@ -31,6 +31,8 @@ class Run:
     Attributes:
         gradients: of every parameter, as backward left them; kept for the reference run only, else empty.
         differences: largest absolute difference of any gradient entry from the reference run's.
+        nodes: the names of the autograd nodes that the losses hung on.
+        is_compiled: no step hung on a node of eager's. Else equality with eager would say nothing.
         bitwise: every loss, gradient and final parameter is the reference run's, bit for bit.
         compile_seconds: how much longer the first step took than the median one.
     """
@@ -42,6 +44,8 @@ class Run:
     gradients: list[list[Tensor]]
     differences: list[float]
     parameter_difference: float
+    nodes: frozenset[str]
+    is_compiled: bool
     bitwise: bool
     compile_seconds: float
     step_ms: float
@@ -61,11 +65,14 @@ def train(name: str, compile: Compile, digits: Digits, epochs: int, reference: R
     seconds: list[float] = []
     gradients: list[list[Tensor]] = []
     differences: list[float] = []
+    nodes: set[str] = set()
     with tqdm(batches(digits, epochs), name, num_steps(digits, epochs), unit="step", mininterval=0.5) as bar:
         for images, labels in bar:
             start = time.perf_counter()
-            losses.append(step(compiled, optimizer, images, labels))
+            loss = step(compiled, optimizer, images, labels)
             seconds.append(time.perf_counter() - start)
+            losses.append(loss.item())
+            nodes.add(loss.grad_fn.name() if loss.grad_fn is not None else "none")
             now = gradients_of(model)
             if reference is None:
                 gradients.append(now)
@@ -83,20 +90,22 @@ def train(name: str, compile: Compile, digits: Digits, epochs: int, reference: R
         gradients=gradients,
         differences=differences,
         parameter_difference=drift,
+        nodes=frozenset(nodes),
+        is_compiled=reference is not None and not nodes & reference.nodes,
         bitwise=reference is None or (losses == reference.losses and not any(differences) and drift == 0),
         compile_seconds=max(0.0, seconds[0] - step_seconds),
         step_ms=1000 * step_seconds,
     )
 
 
-def step(compiled: Callable[..., tuple[Tensor, Tensor]], optimizer: torch.optim.Optimizer, *batch: Tensor) -> float:
+def step(compiled: Callable[..., tuple[Tensor, Tensor]], optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
     """One optimizer step: forward under bf16 autocast, backward outside of it, as torch's autocast guide says."""
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = compiled(*batch)
     loss.backward()
     optimizer.step()
-    return loss.item()
+    return loss
 
 
 def batches(digits: Digits, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:

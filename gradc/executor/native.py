@@ -64,6 +64,19 @@ def status() -> Status:
     return Status("native", f"the extension gradc._C, built for torch {extension.torch_version}")
 
 
+def is_plan(runner: Runner) -> bool:
+    """True if ``runner`` is a native plan, which C++ can run by itself."""
+    extension = _load()
+    return extension is not None and isinstance(runner, extension.Plan)
+
+
+def region(layout: Any) -> Any:
+    """The native region made from a gradc.aot.native.Layout."""
+    extension = _load()
+    assert extension is not None, "only a region whose forward is a native plan is made native"
+    return extension.Region(layout)
+
+
 @functools.cache
 def _load() -> ModuleType | None:
     """The extension; None if it was not built."""

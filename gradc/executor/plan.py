@@ -66,6 +66,8 @@ def lay_out(program: Program) -> Layout:
     Raises:
         UnsupportedError: for a call that does not go through the dispatcher, such as a higher-order operator.
     """
+    for instruction in program.instructions:
+        _check_supported(instruction)
     binder = _Binder(program)
     deaths: dict[int, list[int]] = {}
     for slot, index in program.last_uses().items():
@@ -89,15 +91,18 @@ def lay_out(program: Program) -> Layout:
     )
 
 
-def _step(instruction: Instruction, binder: _Binder, deaths: tuple[int, ...], checked: set[int]) -> Step:
+def _check_supported(instruction: Instruction) -> None:
     schema = getattr(instruction.op, "_schema", None)
     if schema is None:
         raise UnsupportedError("operator without a schema", str(instruction.op), instruction.where)
-    given = [argument.name for argument in schema.arguments[: len(instruction.args)]]
-    if len(instruction.args) > len(schema.arguments) or not {argument.name for argument in schema.arguments} >= set(
-        instruction.kwargs
-    ):
+    names = {argument.name for argument in schema.arguments}
+    if len(instruction.args) > len(names) or not names >= set(instruction.kwargs):
         raise UnsupportedError("call that does not fit its schema", str(instruction.op), instruction.where)
+
+
+def _step(instruction: Instruction, binder: _Binder, deaths: tuple[int, ...], checked: set[int]) -> Step:
+    schema = instruction.op._schema
+    given = [argument.name for argument in schema.arguments[: len(instruction.args)]]
     values = dict(zip(given, instruction.args)) | instruction.kwargs
     operands = (
         binder.operand(values[argument.name], str(argument.real_type)) if argument.name in values else ("default", None)

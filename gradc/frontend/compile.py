@@ -18,7 +18,7 @@ from gradc.backends import lookup_backend
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
 
-DEFAULT_BACKEND = "eager"
+DEFAULT_BACKEND = "replay"
 _OPTIONS = ()
 
 

@@ -31,6 +31,7 @@ from gradc.torch_private import (
     FakeTensorMode,
     break_graph_where_eager_is_needed,
     guard_module_hooks,
+    has_autocast_kernel,
     skip_frames_of,
     tracing_context,
 )
@@ -155,13 +156,30 @@ class _Runner(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
-            return args[0](*args[1:])
+            return _Runner(args[0], self.tape).run(*args[1:], enable_io_processing=False)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op not in ("placeholder", "output"):
-            self.tape.enter_line(user_line(n))
+            self.tape.enter_line(user_line(n), _is_cast(n), _is_cast_for(n))
         return super().run_node(n)
+
+
+_CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}
+
+
+def _call_name(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _is_cast(node: torch.fx.Node) -> bool:
+    return _call_name(node) in _CASTS
+
+
+def _is_cast_for(node: torch.fx.Node) -> bool:
+    """True if autocast casts the arguments of the call as a whole, so that what it calls in turn sees no autocast."""
+    packet = getattr(torch.ops.aten, _call_name(node).strip("_") or "_", None) if node.op.startswith("call") else None
+    return packet is not None and any(has_autocast_kernel(getattr(packet, name)) for name in packet.overloads())
 
 
 def _run_graph(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
@@ -198,4 +216,4 @@ def is_ours(compiler: Any) -> bool:
 
 break_graph_where_eager_is_needed(is_ours)
 guard_module_hooks()
-skip_frames_of("gradc")
+skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))

@@ -30,7 +30,7 @@ from gradc.ir.program import (
     map_leaves,
 )
 from gradc.state import autocast_state
-from gradc.torch_private import is_fake
+from gradc.torch_private import has_autocast_kernel, is_fake
 
 _aten = torch.ops.aten
 PHANTOM = "not available when the Program runs"
@@ -43,6 +43,10 @@ class Recorder(TorchDispatchMode):
         name: the Program's name.
         lift: called with a tensor of unknown origin; returns its slot (by ``add_input`` or ``add_constant``), or raises.
         place: called for each instruction; returns (user's line, autograd node).
+
+    Attributes:
+        ambient: the autocast around the calls; a dispatch mode cannot ask for it, since it runs with autocast off.
+        is_autocast_at_work: True while an op runs that autocast casts for: what it calls sees no autocast.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.name, self.lift, self.place = name, lift or self.add_constant, place
+        self.ambient = autocast_state()
+        self.is_autocast_at_work = False
         self.slots: list[Slot] = []
         self.inputs: list[int] = []
         self.constants: dict[int, torch.Tensor] = {}
@@ -126,7 +132,6 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        seen = autocast_state()  # off inside an op that autocast is being applied to
         if op is _aten.lift_fresh.default and not is_fake(args[0]):
             self.add_constant(args[0])
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
@@ -139,10 +144,10 @@ class Recorder(TorchDispatchMode):
                 raise UnsupportedError("data-dependent value", str(op), self.place()[0])
         if not any(isinstance(leaf, torch.Tensor) for leaf in returned) and not op._schema.is_mutable:
             return result
-        self._note(op_recorded, args, kwargs, result, seen)
+        self._note(op_recorded, args, kwargs, result)
         return result
 
-    def _note(self, op: Any, args: Any, kwargs: Any, result: Any, seen: AutocastState) -> None:
+    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         new_args = map_leaves(self._argument, tuple(args))
         new_kwargs = map_leaves(self._argument, dict(kwargs))
         outs = tuple(self._result(op, leaf) for leaf in leaves(result)) if result is not None else ()
@@ -150,6 +155,7 @@ class Recorder(TorchDispatchMode):
         returns_list = isinstance(result, (tuple, list))
         if op is _aten.detach.default and outs[0] is not None:
             self._detached[outs[0]] = self.source_of(new_args[0].slot)
+        seen = AutocastState() if self.is_autocast_at_work or has_autocast_kernel(op) else self.ambient
         self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
 
     def _argument(self, leaf: Any) -> Any:
@@ -159,7 +165,7 @@ class Recorder(TorchDispatchMode):
                 slot = self.slot_of_alias(leaf)
             return Ref(self.lift(leaf) if slot is None else slot)
         if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return _sym(leaf)
+            return symbolic_number(leaf)
         return leaf
 
     def _result(self, op: Any, leaf: Any) -> int | None:
@@ -192,7 +198,7 @@ class Recorder(TorchDispatchMode):
 
     def _bind_symbol(self, value: Any, source: tuple[str, int, int]) -> None:
         if isinstance(value, torch.SymInt):
-            expr = _sym(value)
+            expr = symbolic_number(value)
             if isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol):
                 self.symbols.setdefault(expr.expr, source)
 
@@ -210,14 +216,14 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta | None:
         return None
     return TensorMeta(
         tensor.dtype,
-        tuple(_sym(size) for size in tensor.shape),
-        tuple(_sym(size) for size in tensor.stride()),
-        _sym(tensor.storage_offset()),
+        tuple(symbolic_number(size) for size in tensor.shape),
+        tuple(symbolic_number(size) for size in tensor.stride()),
+        symbolic_number(tensor.storage_offset()),
         tensor.device,
     )
 
 
-def _sym(value: Any) -> Any:
+def symbolic_number(value: Any) -> Any:
     """A symbolic number as Sym, or as a plain one where its value is fixed."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expr = value.node.expr

@@ -1,7 +1,8 @@
 """Capture a function as a Program, and check that the native executor and the interpreter do the same with it.
 
     capture:      (function, inputs) -> Program
-    check_agree:  (function, inputs) -> native outputs, after comparing them with the interpreter's, bit for bit
+    check_agree:  (function, inputs) -> None      outputs, mutated inputs and random state, bit for bit, of the native
+                                                  executor against eager and against the interpreter
 """
 
 from __future__ import annotations
@@ -26,43 +27,51 @@ def capture(function: Function, inputs: Sequence[Any]) -> Program:
     return recorder.program(list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
 
 
-def check_agree(function: Function, inputs: Sequence[Any]) -> list[Any]:
+def check_agree(function: Function, inputs: Sequence[Any], *, others: Sequence[str] = ("eager", "interpreter")) -> None:
     program = capture(function, copies(inputs))
-    results = []
-    for lower in (interpret.lower, native.lower):
-        arguments = copies(inputs)
-        state = torch.get_rng_state()
-        outputs = lower(program)(list(arguments))
-        results.append((outputs, arguments, torch.get_rng_state()))
-        torch.set_rng_state(state)
-    (expected, expected_inputs, expected_state), (got, got_inputs, got_state) = results
-    assert len(got) == len(expected)
-    for one, other in zip([*got, *got_inputs, got_state], [*expected, *expected_inputs, expected_state]):
-        assert_same(one, other)
-    return got
+    runners = {"eager": lambda values: _eager(function, values), "interpreter": interpret.lower(program)}
+    got = _run(native.lower(program), inputs)
+    for other in others:
+        for one, another in zip(got, _run(runners[other], inputs), strict=True):
+            assert_same(one, another)
+
+
+def _eager(function: Function, values: list[Any]) -> list[Any]:
+    outputs = function(*values)
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def _run(runner: Callable[[list[Any]], list[Any]], inputs: Sequence[Any]) -> list[Any]:
+    """Outputs, inputs after the run, and the state of the generator after it; which is then put back."""
+    arguments, state = copies(inputs), torch.get_rng_state()
+    outputs = runner(list(arguments))
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    return [*outputs, *arguments, after]
 
 
 def copies(inputs: Sequence[Any]) -> list[Any]:
     """Fresh tensors with the same strides, leaves where the originals are."""
     return [
-        value.detach().clone(memory_format=torch.preserve_format).requires_grad_(value.requires_grad)
-        if isinstance(value, torch.Tensor)
-        else value
+        value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
         for value in inputs
     ]
 
 
 def assert_same(got: Any, expected: Any) -> None:
-    assert type(got) is type(expected)
     if not isinstance(got, torch.Tensor):
-        assert got == expected
+        assert type(got) is type(expected) and got == expected
         return
-    assert (got.dtype, got.shape, got.layout, got.is_conj()) == (expected.dtype, expected.shape, expected.layout, expected.is_conj())
-    if got.layout is torch.strided:
-        assert got.stride() == expected.stride() and got.storage_offset() == expected.storage_offset()
-        got, expected = got.detach().resolve_conj().resolve_neg(), expected.detach().resolve_conj().resolve_neg()
-        assert got.contiguous().view(torch.uint8).equal(expected.contiguous().view(torch.uint8)) if got.dim() else got.reshape(
-            1
-        ).view(torch.uint8).equal(expected.reshape(1).view(torch.uint8))
-    else:
-        assert torch.equal(got.to_dense(), expected.to_dense())
+    got, expected = got.detach(), expected.detach()
+    assert _description(got) == _description(expected)
+    assert bits(got).equal(bits(expected))
+
+
+def _description(tensor: torch.Tensor) -> tuple[Any, ...]:
+    layout = (tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
+    return (tensor.dtype, tensor.shape, tensor.layout, tensor.is_conj(), tensor.is_neg(), *layout)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = (tensor if tensor.layout is torch.strided else tensor.to_dense()).resolve_conj().resolve_neg()
+    return torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1)).view(torch.uint8)

@@ -134,12 +134,14 @@ def _module_samples(info: Any, choice: Choice, training: bool) -> list[Sample]:
 def _module_sample(info: Any, sample: Any, choice: Choice, training: bool) -> Sample:
     arguments = sample.constructor_input
     module = info.module_cls(*arguments.args, **arguments.kwargs).to("cpu", choice.dtype).train(training)
+    forward = sample.forward_input
+    if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
+        module(*forward.args, **forward.kwargs)  # creates the parameters
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def call(state: dict[str, torch.Tensor], args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    forward = sample.forward_input
     return Sample(call, (state, forward.args, forward.kwargs))
 
 

@@ -68,10 +68,12 @@ class Result:
 
     def __str__(self) -> str:
         head = f"{self.suite} {self.dtype} order {self.order} {self.compiler}: {self.seconds} s"
-        rows = [f"  {state}: " + ", ".join(f"{s} {self.counts[state][s]}" for s in STATUSES if s in self.counts[state])
-                for state in STATES]
-        worst = [f"  {v['status']}: {v['name']} #{v['sample']} {v['state']}: {v['detail'][:150]}"
-                 for v in self.others if v["status"] in BAD]
+        rows = [
+            f"  {state}: " + ", ".join(f"{s} {self.counts[state][s]}" for s in STATUSES if s in self.counts[state])
+            for state in STATES
+        ]
+        bad = [verdict for verdict in self.others if verdict["status"] in BAD]
+        worst = [f"  {status}: {', '.join(names)}: {detail}" for (status, detail), names in _grouped(bad).items()]
         return "\n".join([head, *rows, *worst])
 
 

@@ -204,6 +204,7 @@ class Builder {
   static std::vector<Value> bind_symbols(
       const py::object& function, const std::vector<c10::TypePtr>& types, const Symbols& symbols) {
     const py::gil_scoped_acquire gil;
+    const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
     const auto values = function(*py::cast(symbols)).cast<py::tuple>();
     std::vector<Value> bound;
     for (size_t i = 0; i < types.size(); ++i) {

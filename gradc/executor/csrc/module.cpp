@@ -1,6 +1,8 @@
 // gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
 #include "bind.h"
 
+#include "../../aot/csrc/bind.h"
+
 #include <torch/version.h>
 
 namespace py = pybind11;
@@ -24,4 +26,5 @@ PYBIND11_MODULE(_C, module) {
   check_version();
   module.attr("torch_version") = TORCH_VERSION;
   gradc::bind_executor(module);
+  gradc::bind_segments(module);
 }

@@ -13,10 +13,11 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-// What a kernel in eager sees: autograd and view tracking are done, gradients are not recorded.
+// What a kernel in eager sees: autograd and view tracking are done. Grad mode is on, as it is when a forward that will
+// have a backward runs: mkldnn_rnn_layer makes the workspace that its backward needs only then.
 struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView dispatch;
-  at::NoGradGuard grad_mode;
+  at::AutoGradMode grad_mode{true};
 };
 
 // Puts each step under the autocast that its kernel saw when it was captured; in the end, the ambient one is back.
@@ -50,7 +51,7 @@ bool is_unobserved() {
 }
 
 constexpr DispatchKeySet plain_keys =
-    DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU});
+    DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU});
 
 bool is_plain(const c10::IValue& value) {
   return value.isTensor() && (value.unsafeToTensorImpl()->key_set() - plain_keys).empty();

@@ -1,0 +1,171 @@
+// Regions as Python objects: made from a gradc.aot.native.Layout, called with a list of primals.
+#include "bind.h"
+
+#include "segment.h"
+
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+using torch::autograd::variable_list;
+
+py::object to_python(const at::Tensor& tensor) {
+  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
+}
+
+py::list to_python(const variable_list& tensors) {
+  py::list list(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    list[i] = to_python(tensors[i]);
+  }
+  return list;
+}
+
+variable_list to_tensors(const py::handle& values) {
+  variable_list tensors;
+  for (const py::handle value : values) {
+    tensors.push_back(value.is_none() ? at::Tensor() : value.cast<at::Tensor>());
+  }
+  return tensors;
+}
+
+// Runs `function`; a Python exception becomes a C++ one that the engine carries to the caller of backward.
+template <typename Function>
+auto guarded(Function function) {
+  try {
+    return function();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw std::move(carried);
+  }
+}
+
+// Calls into gradc.aot.derive.Backwards. Takes the GIL.
+class PythonDerive : public Derive {
+ public:
+  explicit PythonDerive(py::object backwards)
+      : backwards_(new py::object(std::move(backwards)), [](py::object* held) {
+          const py::gil_scoped_acquire gil;
+          delete held;
+        }) {}
+
+  std::shared_ptr<const CompiledBackward> compile(
+      size_t segment, const variable_list& tangents, const std::vector<bool>& needed) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&]() -> std::shared_ptr<const CompiledBackward> {
+      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed);
+      if (found.is_none()) {
+        return nullptr;
+      }
+      auto [plan, saved] = found.cast<std::pair<std::shared_ptr<Plan>, std::vector<int64_t>>>();
+      return std::make_shared<CompiledBackward>(CompiledBackward{std::move(plan), std::move(saved)});
+    });
+  }
+
+  variable_list grads(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const variable_list& saved,
+      const variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool is_repacked) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      return to_tensors(
+          backwards_->attr("grads_native")(segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked));
+    });
+  }
+
+ private:
+  std::shared_ptr<py::object> backwards_;
+};
+
+EntryLayout make_entry(const py::handle& entry) {
+  EntryLayout layout;
+  layout.value = entry.attr("value").cast<int64_t>();
+  layout.shape = entry.attr("shape").cast<std::vector<int64_t>>();
+  layout.options = at::TensorOptions()
+                       .dtype(reinterpret_cast<THPDtype*>(entry.attr("dtype").ptr())->scalar_type)
+                       .device(entry.attr("device").cast<at::Device>());
+  return layout;
+}
+
+SegmentLayout make_segment(const py::handle& segment) {
+  SegmentLayout layout;
+  for (const py::handle entry : segment.attr("entries")) {
+    layout.entries.push_back(make_entry(entry));
+  }
+  for (const py::handle exit : segment.attr("exits")) {
+    const auto [primal, target, entry] = exit.cast<std::tuple<int64_t, int64_t, int64_t>>();
+    layout.exits.push_back({primal, target, entry});
+  }
+  for (const py::handle saved : segment.attr("saved")) {
+    const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
+    layout.saved.push_back({is_primal, position, owner});
+  }
+  layout.has_hidden_saves = segment.attr("has_hidden_saves").cast<bool>();
+  return layout;
+}
+
+std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
+  auto region = std::make_shared<RegionLayout>();
+  region->forward = layout.attr("forward").cast<std::shared_ptr<Plan>>();
+  for (const py::handle segment : layout.attr("segments")) {
+    region->segments.push_back(make_segment(segment));
+  }
+  for (const py::handle symbol : layout.attr("symbols")) {
+    const auto [kind, position, dimension] = symbol.cast<std::tuple<std::string, Index, int64_t>>();
+    const auto source = kind == "size" ? SymbolSource::Kind::size
+        : kind == "stride"             ? SymbolSource::Kind::stride
+                                       : SymbolSource::Kind::integer;
+    region->symbols.push_back({source, position, dimension});
+  }
+  region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
+  region->derive = std::make_unique<PythonDerive>(layout.attr("backwards"));
+  region->backwards = std::vector<BackwardCache>(region->segments.size());
+  return region;
+}
+
+c10::IValue to_ivalue(const py::handle& value) {
+  if (THPVariable_Check(value.ptr())) {
+    return THPVariable_Unpack(value.ptr());
+  }
+  return value.is_none() ? c10::IValue() : c10::IValue(value.cast<int64_t>());
+}
+
+py::list call(
+    const std::shared_ptr<RegionLayout>& region,
+    const py::sequence& primals,
+    const std::vector<int64_t>& shapes,
+    bool is_recorded) {
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(py::len(primals));
+  for (const py::handle primal : primals) {
+    inputs.push_back(to_ivalue(primal));
+  }
+  auto values = call_region(region, inputs, shapes, is_recorded);
+  py::list results(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
+  }
+  return results;
+}
+
+} // namespace
+
+void bind_segments(py::module_& module) {
+  py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
+      module, "Region", "A region's forward and its live nodes: called with primals, bound shapes, whether to record.")
+      .def(py::init([](const py::object& layout) { return make_region(layout); }))
+      .def("__call__", torch::wrap_pybind_function(call));
+}
+
+} // namespace gradc

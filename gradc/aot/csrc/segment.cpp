@@ -1,0 +1,276 @@
+#include "segment.h"
+
+#include <ATen/Context.h>
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace gradc {
+
+using torch::autograd::Edge;
+using torch::autograd::SavedVariable;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr c10::DispatchKeySet lazy_or_wrapped({
+    c10::DispatchKey::Python,
+    c10::DispatchKey::Conjugate,
+    c10::DispatchKey::Negative,
+    c10::DispatchKey::ZeroTensor,
+    c10::DispatchKey::FuncTorchBatched,
+    c10::DispatchKey::FuncTorchGradWrapper,
+    c10::DispatchKey::Batched,
+});
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor.key_set().has_any(lazy_or_wrapped) &&
+      !tensor._fw_grad(0).defined();
+}
+
+bool is_exotic_mode() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() || torch::autograd::AnomalyMode::is_enabled() ||
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+void add_autocast(Key& key) {
+  for (const auto device : {at::kCPU, at::kCUDA}) {
+    const bool is_enabled = at::autocast::is_autocast_enabled(device);
+    key.push_back(is_enabled ? static_cast<int64_t>(at::autocast::get_autocast_dtype(device)) : -1);
+  }
+}
+
+void add_global_modes(Key& key) {
+  const auto& context = at::globalContext();
+  key.push_back(context.deterministicAlgorithms());
+  key.push_back(static_cast<int64_t>(context.float32MatmulPrecision()));
+  key.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
+}
+
+void add_tangent(Key& key, const at::Tensor& tangent) {
+  if (!tangent.defined()) {
+    key.push_back(-1);
+    return;
+  }
+  key.push_back(tangent.dim());
+  key.push_back(static_cast<int64_t>(tangent.scalar_type()));
+  key.push_back(static_cast<int64_t>(tangent.device().type()) << 8 | (tangent.device().index() & 0xff));
+  key.insert(key.end(), tangent.sizes().begin(), tangent.sizes().end());
+  key.insert(key.end(), tangent.strides().begin(), tangent.strides().end());
+}
+
+Key make_key(const Key& forced_autocast, const variable_list& tangents, const std::vector<bool>& needed) {
+  Key key = forced_autocast;
+  key.reserve(16 + 8 * tangents.size() + needed.size());
+  if (forced_autocast.empty()) {
+    add_autocast(key);
+  }
+  add_global_modes(key);
+  for (const bool bit : needed) {
+    key.push_back(bit);
+  }
+  for (const auto& tangent : tangents) {
+    add_tangent(key, tangent);
+  }
+  return key;
+}
+
+std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& primals) {
+  std::vector<int64_t> values;
+  values.reserve(sources.size());
+  for (const auto& source : sources) {
+    const auto& primal = primals[source.slot];
+    switch (source.kind) {
+      case SymbolSource::Kind::integer:
+        values.push_back(primal.toInt());
+        break;
+      case SymbolSource::Kind::size:
+        values.push_back(primal.toTensor().size(source.dimension));
+        break;
+      case SymbolSource::Kind::stride:
+        values.push_back(primal.toTensor().stride(source.dimension));
+        break;
+    }
+  }
+  return values;
+}
+
+std::vector<c10::IValue> run_without_gil(const Plan& plan, std::vector<c10::IValue> inputs) {
+  const pybind11::gil_scoped_release no_gil;
+  return run(plan, std::move(inputs));
+}
+
+using Nodes = std::vector<c10::intrusive_ptr<SegmentNode>>;
+
+void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IValue>& primals) {
+  torch::autograd::edge_list edges;
+  edges.reserve(node.layout().exits.size());
+  for (const auto& exit : node.layout().exits) {
+    if (exit.primal >= 0) {
+      edges.push_back(torch::autograd::impl::gradient_edge(primals[exit.primal].toTensor()));
+    } else {
+      edges.emplace_back(nodes[exit.segment], static_cast<uint32_t>(exit.entry));
+    }
+  }
+  node.set_next_edges(std::move(edges));
+}
+
+void add_entries(const c10::intrusive_ptr<SegmentNode>& node, std::vector<c10::IValue>& values, const std::vector<int64_t>& shapes) {
+  for (const auto& entry : node->layout().entries) {
+    if (entry.value >= 0) {
+      at::Tensor value = values[entry.value].toTensor();
+      const auto number = node->add_input_metadata(value);
+      torch::autograd::impl::set_gradient_edge(value, Edge(node, number));
+      continue;
+    }
+    std::vector<c10::SymInt> shape;
+    shape.reserve(entry.shape.size());
+    for (const auto size : entry.shape) {
+      shape.emplace_back(size >= 0 ? size : shapes[-1 - size]);
+    }
+    node->add_input_metadata(entry.options, shape, false, false, std::nullopt);
+  }
+}
+
+void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
+  std::vector<SavedVariable> saved;
+  saved.reserve(node.layout().saved.size());
+  for (const auto& source : node.layout().saved) {
+    const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
+    saved.emplace_back(tensor, !source.is_primal && source.owner == static_cast<int64_t>(number));
+  }
+  node.save(std::move(saved), at::SavedTensorDefaultHooks::get_hooks().has_value());
+}
+
+} // namespace
+
+size_t KeyHash::operator()(const Key& key) const noexcept {
+  size_t hash = key.size();
+  for (const auto part : key) {
+    hash ^= std::hash<int64_t>()(part) + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  }
+  return hash;
+}
+
+BackwardCache::Found BackwardCache::find(const Key& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(key);
+  return found == known_.end() ? Found{} : Found{true, found->second};
+}
+
+void BackwardCache::keep(Key key, std::shared_ptr<const CompiledBackward> backward) {
+  const std::lock_guard lock(mutex_);
+  if (known_.size() >= kept) {
+    known_.clear();
+  }
+  known_.emplace(std::move(key), std::move(backward));
+}
+
+void SegmentNode::save(std::vector<SavedVariable> saved, bool is_repacked) {
+  saved_ = std::move(saved);
+  is_repacked_ = is_repacked;
+}
+
+void SegmentNode::release_variables() {
+  const std::lock_guard lock(mutex_);
+  saved_.clear();
+  is_released_ = true;
+}
+
+void SegmentNode::refuse_second_backward() const {
+  const bool had_saves = !layout().saved.empty() || layout().has_hidden_saves;
+  TORCH_CHECK(!is_released_ || !had_saves, torch::autograd::ERR_BACKWARD_TWICE);
+}
+
+variable_list SegmentNode::apply(variable_list&& tangents) {
+  const std::lock_guard lock(mutex_);
+  refuse_second_backward();
+  std::vector<bool> needed(num_outputs());
+  for (size_t i = 0; i < needed.size(); ++i) {
+    needed[i] = task_should_compute_output(i);
+  }
+  bool is_replayable = !at::GradMode::is_enabled() && !is_repacked_ && !is_exotic_mode();
+  for (const auto& tangent : tangents) {
+    is_replayable = is_replayable && (!tangent.defined() || is_plain(tangent));
+  }
+  if (!is_replayable) {
+    return derive(tangents, needed);
+  }
+  auto& cache = region_->backwards[number_];
+  Key key = make_key(region_->forced_autocast, tangents, needed);
+  auto found = cache.find(key);
+  if (!found.is_known) {
+    found.backward = region_->derive->compile(number_, tangents, needed);
+    cache.keep(std::move(key), found.backward);
+  }
+  return found.backward ? replay(*found.backward, std::move(tangents)) : derive(tangents, needed);
+}
+
+variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
+  for (auto& tangent : tangents) {
+    if (tangent.defined()) {
+      inputs.emplace_back(std::move(tangent));
+    }
+  }
+  for (const auto position : backward.saved) {
+    inputs.emplace_back(saved_[position].unpack(getptr()));
+  }
+  for (const auto symbol : symbols_) {
+    inputs.emplace_back(symbol);
+  }
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    saved_.clear(); // what the plan has read for the last time dies while it runs, as it does in eager
+    is_released_ = true;
+  }
+  auto results = run(*backward.plan, std::move(inputs));
+  variable_list grads;
+  grads.reserve(results.size());
+  for (auto& result : results) {
+    at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
+    grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
+  }
+  return grads;
+}
+
+variable_list SegmentNode::derive(const variable_list& tangents, const std::vector<bool>& needed) {
+  variable_list saved;
+  saved.reserve(saved_.size());
+  for (const auto& variable : saved_) {
+    saved.push_back(variable.unpack(getptr()));
+  }
+  return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
+}
+
+std::vector<c10::IValue> call_region(
+    const std::shared_ptr<const RegionLayout>& region,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<int64_t>& shapes,
+    bool is_recorded) {
+  auto values = run_without_gil(*region->forward, primals);
+  if (!is_recorded) {
+    return values;
+  }
+  Nodes nodes;
+  nodes.reserve(region->segments.size());
+  const auto symbols = read_symbols(region->symbols, primals);
+  for (size_t number = 0; number < region->segments.size(); ++number) {
+    auto node = c10::make_intrusive<SegmentNode>(region, number, symbols);
+    add_edges(*node, nodes, primals);
+    add_entries(node, values, shapes);
+    save_tensors(*node, number, primals, values);
+    nodes.push_back(std::move(node));
+  }
+  return values;
+}
+
+} // namespace gradc

@@ -1,0 +1,148 @@
+// Segment nodes: what the live autograd graph holds for a compiled region.
+//
+// Layout.     RegionLayout   immutable, one per region       SegmentNode   one per segment and call
+//             +------------------------------------+         +------------------------------------------+
+//             | forward plan                       |  call   | next edges: one per exit                 |
+//             | segments: entries, exits, saved    | ------> | inputs: one per entry                    |
+//             | backwards: key -> plan (locked)    |         | saved: SavedVariables, freed when run    |
+//             +------------------------------------+         +------------------------------------------+
+//
+// Ownership.  A node owns its saved tensors until a backward without retain_graph runs it. They are SavedVariables, so
+//             version checks, ambient saved-tensors hooks and what unpacks under create_graph are torch's own. A node
+//             holds its region's layout, never the region's Python object but through the layout's `derive`.
+// The GIL.    Building nodes holds it (pack hooks are Python). A backward whose key is known never takes it; a miss, and
+//             whatever only Python can do, does.
+#pragma once
+
+#include "../../executor/csrc/plan.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace gradc {
+
+// One input of a segment's node. `value` is the position of the tensor it is the gradient of, or -1 where only the
+// metadata counts; a dimension of `shape` that is symbolic is then -1 - (number of the bound shape value).
+struct EntryLayout {
+  int64_t value = -1;
+  at::TensorOptions options;
+  std::vector<int64_t> shape;
+};
+
+// One next edge: to a primal, or to an entry of an earlier segment.
+struct ExitLayout {
+  int64_t primal = -1;
+  int64_t segment = -1;
+  int64_t entry = -1;
+};
+
+// One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1.
+struct SavedLayout {
+  bool is_primal = false;
+  int64_t position = 0;
+  int64_t owner = -1;
+};
+
+struct SegmentLayout {
+  std::vector<EntryLayout> entries;
+  std::vector<ExitLayout> exits;
+  std::vector<SavedLayout> saved;
+  bool has_hidden_saves = false;
+};
+
+// A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols.
+struct CompiledBackward {
+  std::shared_ptr<Plan> plan;
+  std::vector<int64_t> saved;
+};
+
+using Key = std::vector<int64_t>;
+
+struct KeyHash {
+  size_t operator()(const Key& key) const noexcept;
+};
+
+// What Python does for a segment (bind.cpp): compile for a key, or compute the gradients itself.
+class Derive {
+ public:
+  virtual ~Derive() = default;
+  // nullptr where no Program can be made: `grads` then serves every call with that key.
+  virtual std::shared_ptr<const CompiledBackward> compile(
+      size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) = 0;
+  virtual torch::autograd::variable_list grads(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const torch::autograd::variable_list& saved,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool is_repacked) = 0;
+};
+
+// The backwards of one segment by key. Bounded: sizes that keep changing push out what was there.
+class BackwardCache {
+ public:
+  struct Found {
+    bool is_known = false;
+    std::shared_ptr<const CompiledBackward> backward;
+  };
+  Found find(const Key& key) const;
+  void keep(Key key, std::shared_ptr<const CompiledBackward> backward);
+
+ private:
+  static constexpr size_t kept = 512;
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<const CompiledBackward>, KeyHash> known_;
+};
+
+struct RegionLayout {
+  std::shared_ptr<Plan> forward;
+  std::vector<SegmentLayout> segments;
+  std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
+  std::unique_ptr<Derive> derive;
+  mutable std::vector<BackwardCache> backwards;
+};
+
+struct SegmentNode : torch::autograd::Node {
+  SegmentNode(std::shared_ptr<const RegionLayout> region, size_t number, std::vector<int64_t> symbols)
+      : region_(std::move(region)), number_(number), symbols_(std::move(symbols)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& tangents) override;
+  void release_variables() override;
+  std::string name() const override {
+    return "gradc::Segment";
+  }
+  void save(std::vector<torch::autograd::SavedVariable> saved, bool is_repacked);
+  const SegmentLayout& layout() const {
+    return region_->segments[number_];
+  }
+
+ private:
+  torch::autograd::variable_list replay(
+      const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
+  torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
+  void refuse_second_backward() const;
+
+  std::shared_ptr<const RegionLayout> region_;
+  size_t number_;
+  std::vector<int64_t> symbols_;
+  std::vector<torch::autograd::SavedVariable> saved_;
+  bool is_repacked_ = false;
+  bool is_released_ = false;
+};
+
+// Runs the forward and, if `is_recorded`, builds the segments' nodes and hangs the values on them. Returns the forward
+// plan's values. `shapes` are the bound shape values of this call (static regions have none).
+std::vector<c10::IValue> call_region(
+    const std::shared_ptr<const RegionLayout>& region,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<int64_t>& shapes,
+    bool is_recorded);
+
+} // namespace gradc

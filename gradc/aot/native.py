@@ -1,0 +1,103 @@
+"""A region as the native extension sees it: positions and numbers instead of tape nodes.
+
+    lay_out: (Region, forward plan) -> Layout, which ``gradc._C.Region`` is made from
+
+The native region runs the forward and builds the live nodes in one call. Whatever it does not know it asks
+``derive.Backwards`` for: a Program for a new key, or the gradients themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradc.aot.segments import Segment
+from gradc.ir.program import AutocastState, Sym
+from gradc.ir.recorder import symbolic_number
+from gradc.state import DEVICES
+
+if TYPE_CHECKING:
+    from gradc.aot.derive import Backwards
+    from gradc.aot.region import Region
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One input of a node: the value it is the gradient of, or -1 and a shape (-1 - i: bound shape value i)."""
+
+    value: int
+    shape: list[int]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeSegment:
+    """``exits``: (primal, segment, entry), -1 where it does not apply. ``saved``: (is primal, position, owner or -1)."""
+
+    entries: list[Entry]
+    exits: list[tuple[int, int, int]]
+    saved: list[tuple[bool, int, int]]
+    has_hidden_saves: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What ``gradc._C.Region`` reads. ``shapes`` are the expressions whose values each call must bring."""
+
+    forward: Any
+    segments: list[NativeSegment]
+    symbols: list[tuple[str, int, int]]
+    forced_autocast: list[int]
+    backwards: Backwards
+    shapes: list[Sym]
+
+
+def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
+    """Number everything that the nodes of ``region`` are made of."""
+    shapes: list[Sym] = []
+    owner = {edge: segment.number for segment in region.segments for edge in segment.entries}
+    return Layout(
+        forward,
+        [_segment(region, segment, owner, shapes) for segment in region.segments],
+        list(region.tape.recorder.symbols.values()),
+        _forced(region.backwards.settings.backward_autocast),
+        region.backwards,
+        shapes,
+    )
+
+
+def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:
+    exits = []
+    for exit_ in segment.exits:
+        target, entry = exit_.entry or (-1, -1)
+        exits.append((-1 if exit_.primal is None else exit_.primal, target, entry))
+    saved = []
+    for index in segment.saved:
+        kind, position = region.returned.of_saved[index]
+        edge = region.tape.saved[index].edge
+        saved.append((kind == "primal", position, owner.get(edge, -1)))
+    entries = [_entry(region, edge, shapes) for edge in segment.entries]
+    return NativeSegment(entries, exits, saved, segment.has_hidden_saves)
+
+
+def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:
+    node, number = edge
+    meta = node._input_metadata[number]
+    value = region.returned.of_edge.get(edge, -1)
+    shape = []
+    for size in map(symbolic_number, meta.shape) if value < 0 else ():
+        if isinstance(size, Sym):
+            shapes.append(size)
+        shape.append(-len(shapes) if isinstance(size, Sym) else size)
+    return Entry(value, shape, meta.dtype, meta.device)
+
+
+def _forced(state: AutocastState | None) -> list[int]:
+    """The part of a native key that a setting fixes: any numbers that no ambient state has."""
+    if state is None:
+        return []
+    return [-2, *(hash((device, str(dict(state.enabled).get(device)))) % (1 << 31) for device in DEVICES)]
