@@ -75,7 +75,8 @@ def report(name: str, model: torch.nn.Module, x: torch.Tensor, repeats: int) -> 
     interleaved(runs, 5)
     medians = interleaved(runs, repeats)
     typed = f"{plan.num_typed} of {plan.num_steps} calls typed" if hasattr(plan, "num_typed") else "no extension"
-    print(f"{name:12}" + "".join(f"{key} {value / medians['eager']:5.2f} ({value * 1e6:7.0f} us)   " for key, value in medians.items()) + typed)
+    columns = (f"{key} {value / medians['eager']:5.2f} ({value * 1e6:7.0f} us)" for key, value in medians.items())
+    print(f"{name:12}", *columns, typed, sep="   ")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from gradc.errors import ConfigError, FallbackError, GradcError
 from gradc.frontend.compile import compile
 from gradc.frontend.control import disable, reset
 from gradc.report.check import check
+from gradc.report.explain import explain
 from gradc.report.record import counters
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "config",
     "counters",
     "disable",
+    "explain",
     "list_backends",
     "register_backend",
     "reset",

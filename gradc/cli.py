@@ -1,4 +1,4 @@
-"""The command line: ``gradc demo | check | bench``.
+"""The command line: ``gradc demo | check | explain | bench``.
 
     main: list of arguments -> exit status (0: fine, 1: check found a difference, 2: a mistake of the user's)
 """
@@ -16,7 +16,9 @@ from typing import Any
 import gradc
 from gradc.demo import main as demo
 from gradc.errors import ConfigError, GradcError
+from gradc.frontend.compile import DEFAULT_BACKEND
 from gradc.report.check import check
+from gradc.report.explain import explain
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -36,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
+    _add_explain(commands.add_parser("explain", help="say what gradc makes of a function of yours, and what ran eagerly"))
     _add_bench(commands.add_parser("bench", help="time training steps (needs a checkout)"))
     return top
 
@@ -58,6 +61,12 @@ def _add_check(command: argparse.ArgumentParser) -> None:
     command.add_argument("--backend", help="the backend of gradc to check; default: gradc's own default")
 
 
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_explain)
+    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
+
+
 def _add_bench(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_bench)
     command.add_argument("name", nargs="?", help="a benchmark; without it, lists them")
@@ -70,9 +79,14 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    report = check(load_function(options.target), backend=options.backend)
+    report = check(load_function(options.target, "check"), backend=options.backend)
     print(report)
     return 0 if report.ok else 1
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    print(explain(load_function(options.target, "explain"), backend=options.backend or DEFAULT_BACKEND)())
+    return 0
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -93,28 +107,28 @@ def run_bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def load_function(target: str) -> Callable[..., Any]:
-    """``"train.py:step"`` -> the function ``step`` of the file.
+def load_function(target: str, command: str) -> Callable[..., Any]:
+    """``"train.py:step"`` -> the function ``step`` of the file. ``command`` is what asked for it.
 
     Raises:
         ConfigError: if the text, the file or the function is not there. Errors in the file itself come through.
     """
     filename, colon, name = target.rpartition(":")
     if not colon or not filename or not name:
-        raise ConfigError(f"gradc check {target}: expected FILE.py:FUNCTION, for example train.py:step.")
+        raise ConfigError(f"gradc {command} {target}: expected FILE.py:FUNCTION, for example train.py:step.")
     path = Path(filename)
     if not path.is_file():
-        raise ConfigError(f"gradc check {target}: there is no file {filename}.")
+        raise ConfigError(f"gradc {command} {target}: there is no file {filename}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"gradc check {target}: {filename} is not a Python file.")
+        raise ConfigError(f"gradc {command} {target}: {filename} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"gradc check {target}: {filename} has no function {name!r}. It has: {', '.join(functions)}.")
+        raise ConfigError(f"gradc {command} {target}: {filename} has no function {name!r}. It has: {', '.join(functions)}.")
     return function
 
 

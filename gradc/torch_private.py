@@ -5,8 +5,9 @@ If torch changes one of these, this module is what to mend. A leaf: imports noth
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -39,31 +40,53 @@ if torch.__version__.split("+")[0] != SUPPORTED:
 FAKE_TENSOR_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 
 def functionalized_graph(function: Any, inputs: list[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """``function`` on inputs like ``inputs`` as a graph without mutation (but of its inputs, at the end), and the fake inputs."""
-    fake_mode = FakeTensorMode()
-    fakes = [fake_mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-    with fake_mode, torch.no_grad():
-        graph = make_fx(torch.func.functionalize(function, remove="mutations_and_views"))(*fakes)
-    return graph, fakes
+    """``function`` on inputs like ``inputs`` as a graph that Inductor takes, and the fake inputs.
+
+    The graph has no mutation but copies to inputs at its end, and is made of the ops that Inductor does not decompose.
+    """
+    from torch._inductor import config  # slow to import, and not always wanted
+    from torch._inductor.decomposition import select_decomp_table
+
+    with fake_mode_for(inputs) as fakes, torch.no_grad(), config.patch(fallback_random=True):
+        made = make_fx(torch.func.functionalize(function, remove="mutations"), decomposition_table=select_decomp_table())
+        graph = made(*fakes)
+    with fake_mode_for(inputs) as fakes:
+        return graph, fakes
+
+
+@contextlib.contextmanager
+def fake_mode_for(inputs: list[Any]) -> Iterator[list[Any]]:
+    """Fake versions of ``inputs``, without history, in a fake mode of their own, the only dispatch mode inside."""
+    handles = [value.detach() if isinstance(value, torch.Tensor) else value for value in inputs]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants stay real
+    with without_dispatch_modes(), mode:
+        yield [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in handles]
 
 
 def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
-    """Inductor's graph compiler, without autograd: returns a function of a list of inputs."""
-    from torch._inductor.compile_fx import compile_fx_inner as inductor  # slow to import, and not always wanted
+    """Inductor's graph compiler, without autograd: returns a function of a list of inputs, which it empties."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner as inductor
 
-    return inductor(graph, fakes)
+    (output,) = graph.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # all outputs keep their strides
+    with config.patch(fallback_random=True):
+        return inductor(graph, fakes)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
 @functools.cache
-def has_autocast_kernel(op: Any) -> bool:
-    """True for an op (an overload) that autocast casts the arguments of, on any device type."""
+def has_autocast_kernel(op: Any, device_type: str) -> bool:
+    """True for an op (an overload) whose arguments autocast casts on that device type."""
     if not isinstance(op, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(op.name()):
         return False
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in ("AutocastCPU", "AutocastCUDA"))
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device_type])
 
 
 def is_view(tensor: torch.Tensor) -> bool:
@@ -102,6 +125,11 @@ def dispatch_modes() -> list[Any]:
     return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 
 
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """No Python dispatch mode is active inside."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
 def num_dispatch_modes() -> int:
     return torch._C._len_torch_dispatch_stack()
 
@@ -114,6 +142,37 @@ def is_functorch_active() -> bool:
 def are_saved_tensors_hooked() -> bool:
     """True inside a saved_tensors_hooks context."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def has_gradient_hooks(values: Iterable[Any]) -> bool:
+    """True if something runs when the gradient of one of the leaves among ``values`` arrives: a hook, or DDP's reducer."""
+    return any(
+        isinstance(value, torch.Tensor)
+        and value.requires_grad
+        and value.is_leaf
+        and bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+        for value in values
+    ) or (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def is_saving_hooked_by_user() -> bool:
+    """True inside a saved_tensors_hooks context that is not checkpoint's (which only drops and recomputes)."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint"
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks_enabled() -> Iterator[None]:
+    """Allow saved-tensors hooks inside, where the user has disabled them."""
+    message = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    if message is None:
+        yield
+        return
+    torch._C._autograd._saved_tensors_hooks_enable()
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_disable(message)
 
 
 def is_forward_ad_active() -> bool:
@@ -170,6 +229,21 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
     )
 
 
+def graph_breaks() -> dict[str, int]:
+    """How often Dynamo ended a graph so far, by its reason."""
+    return dict(torch._dynamo.utils.counters["graph_break"])
+
+
+def compilations() -> list[Any]:
+    """What Dynamo says of its last 64 compilations: co_name, co_filename, restart_reasons, recompile_reason, ..."""
+    return torch._dynamo.utils.get_compilation_metrics()
+
+
+def is_compiled(target: Any) -> bool:
+    """True for what torch.compile returned."""
+    return isinstance(target, torch._dynamo.OptimizedModule) or hasattr(target, "_torchdynamo_orig_callable")
+
+
 def skip_frames_of(*packages: str) -> None:
     """Keep Dynamo from compiling the functions of these packages when compiled code calls them."""
     for package in packages:
@@ -188,22 +262,30 @@ __all__ = [
     "are_saved_tensors_hooked",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
+    "compilations",
     "compile_fx_inner",
     "current_autograd_node",
     "dispatch_modes",
+    "fake_mode_for",
     "functionalized_graph",
     "is_anomaly_enabled",
+    "is_compiled",
     "is_fake",
     "is_forward_ad_active",
+    "graph_breaks",
     "guard_module_hooks",
     "has_autocast_kernel",
+    "has_gradient_hooks",
     "is_functorch_active",
     "is_graph_kept",
+    "is_saving_hooked_by_user",
     "is_view",
     "next_sequence_nr",
     "num_dispatch_modes",
+    "saved_tensors_hooks_enabled",
     "sequence_nr",
     "tracing_context",
     "skip_frames_of",
     "will_engine_execute",
+    "without_dispatch_modes",
 ]

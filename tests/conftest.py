@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from tests import compilers
+os.environ.setdefault("GRADC_VERIFY", "1")  # read when gradc is imported: every Program made in a test is verified
+
+from tests import compilers  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -261,7 +261,7 @@ def _other(first: str, path: str) -> str:
 
 
 def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit (signed zeros and NaN payloads too), or close if not ``is_bitwise``."""
+    """Equal bit for bit (NaN payloads too) or by ``torch.equal`` (which holds 0 and -0 equal); close if not ``is_bitwise``."""
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
         return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
@@ -278,7 +278,7 @@ def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> 
         return False
     if not is_bitwise and (a.is_floating_point() or a.is_complex()):
         return _is_close(a, b)
-    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b))
+    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or torch.equal(a, b)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -106,7 +106,7 @@ def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0
     """One run of ``step`` from fixed seeds, observed."""
     random.seed(seed)
     torch.manual_seed(seed)
-    torch.clear_autocast_cache()
+    _reset_modes()
     inputs = tuple(make() for make in makers)
     versions = versions_of(inputs)
     with warnings.catch_warnings():
@@ -116,6 +116,15 @@ def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0
         except Exception as raised:
             result, error = None, raised
     return observe(inputs, versions, result, error)
+
+
+def _reset_modes() -> None:
+    """torch's defaults, so that what one run leaves behind does not change the next."""
+    torch.clear_autocast_cache()
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = True) -> Maker:

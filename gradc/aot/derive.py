@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from gradc.executor.native import is_plan
 from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.text import symbolic
+from gradc.ir.verify import checked
 from gradc.report.record import count, fallback, log
 from gradc.state import Ambient, ambient, autocast_state, exotic_mode, set_autocast
 
@@ -101,6 +103,7 @@ class Backwards:
         finally:
             set_autocast(before)
 
+    @torch.compiler.disable
     def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, tuple[int, ...]] | None:
         """For a live native node: the plan for the present state, and the saved tensors it takes; None if there is none."""
         segment = self.segments[number]
@@ -112,6 +115,7 @@ class Backwards:
                 return None
         return (compiled.run, compiled.backward.saved) if is_plan(compiled.run) else None
 
+    @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
         """``grads`` for a live native node, which knows segments and symbols by number."""
         sizes = Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
@@ -154,7 +158,7 @@ class Backwards:
     def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
         metas = tuple(
             None if tangent is None else _tangent_meta(edge, tangent)
-            for edge, tangent in zip(segment.entries, tangents, strict=True)
+            for edge, tangent in itertools.zip_longest(segment.entries, tangents)
         )
         return BackwardKey(ambient(autocast_state()), metas, tuple(needed))
 
@@ -177,6 +181,7 @@ class Backwards:
 
     def _trace(self, segment: Segment, key: BackwardKey) -> None:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
+        checked(backward.program, "aot.backward")
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
         count("aot", "backward_compiles")
         self._compiled[segment.number][key] = _Compiled(backward, self.settings.lower(backward.program))
@@ -198,6 +203,7 @@ class Backwards:
     # ---- grad mode on
 
     def _differentiable(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> Any:
+        tangents = [*tangents, *[None] * (len(segment.entries) - len(tangents))]
         defined = tuple(tangent is not None for tangent in tangents)
         inputs = [tangent for tangent in tangents if tangent is not None] + list(saved)
         layout = tuple((_meta(value), value.requires_grad, value.is_leaf) for value in inputs)

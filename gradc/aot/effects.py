@@ -104,7 +104,7 @@ class _Analysis:
     def value(self, out: torch.Tensor) -> Value:
         if id(out) not in self.position_of:
             self.position_of[id(out)] = len(self.values)
-            self.values.append((out, edge_of(out) if out.requires_grad else None))
+            self.values.append((out, edge_of(out) if is_recorded(out) else None))
         return Value(self.position_of[id(out)])
 
     def base_of(self, out: torch.Tensor) -> Derived | None:
@@ -124,7 +124,12 @@ class _Analysis:
         else:
             return None
         replays = tuple(_replay(step, made) for step, made in zip(reversed(steps), reversed(slots), strict=True))
-        return Derived(base, replays, out.requires_grad)
+        return Derived(base, replays, is_recorded(out))
+
+
+def is_recorded(out: torch.Tensor) -> bool:
+    """True if the tape knows how ``out`` was made. A fake view made under no_grad only copies its base's flag."""
+    return out.grad_fn is not None
 
 
 def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:

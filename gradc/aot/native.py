@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One input of a node: the value it is the gradient of, or -1 and a shape (-1 - i: bound shape value i)."""
+    """One input of a node: the value it is the gradient of, or -1; and its metadata (size -1 - i: bound shape value i)."""
 
     value: int
     shape: list[int]
@@ -39,6 +39,7 @@ class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``saved``: (is primal, position, owner or -1)."""
 
     entries: list[Entry]
+    num_tangents: int
     exits: list[tuple[int, int, int]]
     saved: list[tuple[bool, int, int]]
     has_hidden_saves: bool
@@ -81,7 +82,7 @@ def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: li
         edge = region.tape.saved[index].edge
         saved.append((kind == "primal", position, owner.get(edge, -1)))
     entries = [_entry(region, edge, shapes) for edge in segment.entries]
-    return NativeSegment(entries, exits, saved, segment.has_hidden_saves)
+    return NativeSegment(entries, segment.num_tangents, exits, saved, segment.has_hidden_saves)
 
 
 def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:
@@ -89,7 +90,7 @@ def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:
     meta = node._input_metadata[number]
     value = region.returned.of_edge.get(edge, -1)
     shape = []
-    for size in map(symbolic_number, meta.shape) if value < 0 else ():
+    for size in map(symbolic_number, meta.shape):
         if isinstance(size, Sym):
             shapes.append(size)
         shape.append(-len(shapes) if isinstance(size, Sym) else size)

@@ -13,6 +13,7 @@ What a node does when the engine runs it is ``derive.Backwards``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,33 +29,41 @@ from gradc.aot.tape import Edge, Tape
 from gradc.executor import native
 from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
+from gradc.ir.verify import checked
 from gradc.report.record import log
-from gradc.torch_private import is_view
+from gradc.torch_private import has_gradient_hooks, is_view
 
 
 class Region:
     """See the module's docstring. Immutable but for the backwards it compiles; safe under several threads."""
 
-    def __init__(self, tape: Tape, settings: Settings, name: str) -> None:
-        self.tape, self.name = tape, name
+    def __init__(self, tape: Tape, settings: Settings, name: str, *, is_fine: bool = False) -> None:
+        self.tape, self.settings, self.name, self.is_fine = tape, settings, name, is_fine
         self.outputs, values = analyse_outputs(tape)
-        self.segments = cut(tape, [edge for _, edge in values if edge is not None])
+        self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
         self.backwards = Backwards(tape, self.segments, settings, name)
         self.casts = [(p.cast_of, p.fake.dtype) for p in tape.primals if p.cast_of is not None and p.fake is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)
-        self.forward = refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative))
+        self.forward = checked(refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative)), "aot.region")
         self._run = settings.lower(self.forward)
         self._layout = lay_out(self, self._run) if native.is_plan(self._run) else None
         self._native = native.region(self._layout) if self._layout is not None else None
-        log("graphs", lambda: f"forward of {name}\n{self.forward}")
+        log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
+
+    @functools.cached_property
+    def fine(self) -> Region:
+        """The same region cut wherever a gradient leaves it, so that hooks on leaves run between the cuts, as in eager."""
+        return Region(self.tape, self.settings, f"{self.name}, fine", is_fine=True)
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        if not self.is_fine and self.segments and has_gradient_hooks(inputs):
+            return self.fine(*inputs)
         primals = [*inputs, *(cached_cast(inputs[position], dtype) for position, dtype in self.casts)]
         if self._layout is not None and self._native is not None:
             call = Call(self, primals)
             shapes = [call.sizes(shape) for shape in self._layout.shapes]
-            call.values = self._native(primals, shapes, torch.is_grad_enabled())
+            call.values = self._native(primals, shapes)
         else:
             call = Call(self, primals)
             call.run(self._run)
@@ -105,7 +114,7 @@ class Call:
         """Run the forward, and build the live nodes in Python."""
         # A view made without gradient recording would refuse in-place use; a detached handle is no view.
         self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
-        if torch.is_grad_enabled():
+        with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
             for segment in self.region.segments:
                 self.attach(segment)
 

@@ -55,8 +55,10 @@ class Segment:
     has_hidden_saves: bool
 
 
-def cut(tape: Tape, observables: Iterable[Edge]) -> tuple[Segment, ...]:
+def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple[Segment, ...]:
     """Cut the tape below ``observables``, the tape edges of the region's differentiable outputs.
+
+    ``is_fine``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in eager.
 
     Raises:
         UnsupportedError: if the tape leads to a leaf that is no primal.
@@ -64,7 +66,7 @@ def cut(tape: Tape, observables: Iterable[Edge]) -> tuple[Segment, ...]:
     observables = tuple(dict.fromkeys(observables))
     primal_of = {primal.edge: position for position, primal in enumerate(tape.primals) if primal.edge is not None}
     reach = _reach(tape, observables, primal_of)
-    runs = _runs(reach)
+    runs = _runs(reach, primal_of if is_fine else {})
     number_of = {node: number for number, run in enumerate(runs) for node in run}
 
     entries: list[dict[Edge, int]] = [{} for _ in runs]
@@ -134,12 +136,17 @@ def _reach(tape: Tape, observables: tuple[Edge, ...], primal_of: dict[Edge, int]
     return reach
 
 
-def _runs(reach: dict[Node, int]) -> list[tuple[Node, ...]]:
-    """Maximal runs of equal reach by descending sequence number; the runs themselves in ascending order."""
+def _runs(reach: dict[Node, int], ends: dict[Edge, int]) -> list[tuple[Node, ...]]:
+    """Maximal runs of equal reach by descending sequence number; the runs themselves in ascending order.
+
+    A node with an edge in ``ends`` is the last of its run.
+    """
     runs: list[list[Node]] = []
+    is_open = False
     for node in sorted(reach, key=sequence_nr, reverse=True):
-        if runs and reach[runs[-1][-1]] == reach[node]:
+        if is_open and reach[runs[-1][-1]] == reach[node]:
             runs[-1].append(node)
         else:
             runs.append([node])
+        is_open = not any(edge in ends for edge in node.next_functions)
     return [tuple(run) for run in reversed(runs)]

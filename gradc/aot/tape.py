@@ -33,6 +33,7 @@ from gradc.torch_private import (
     is_fake,
     is_view,
     next_sequence_nr,
+    saved_tensors_hooks_enabled,
     sequence_nr,
 )
 
@@ -136,7 +137,8 @@ class Tape:
             slot = self.recorder.slot_of_alias(tensor)
         if slot is None:
             slot = self._lift_constant(tensor)
-        edge = edge_of(tensor) if tensor.requires_grad else None
+        is_primal = slot in self.recorder.inputs
+        edge = edge_of(tensor) if tensor.requires_grad and (is_primal or tensor.grad_fn is not None) else None
         if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
             slot = self.recorder.source_of(slot)
         self.saved.append(Saved(slot, edge, tensor, tensor._version))
@@ -203,7 +205,7 @@ def record(
             tape.recorder.add_input(fake, label, label)
         tape.symints = _symints(tape, fakes)
         before = [_metadata(fake) for fake in fakes]
-        with tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
+        with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
             tape.outputs = list(function(tape, *fakes))
     _refuse_changed_primals(tape, fakes, before)
     _refuse_changed_saved(tape)

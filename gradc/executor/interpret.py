@@ -9,9 +9,10 @@ inputs is emptied.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,16 +35,23 @@ def lower(program: Program) -> Runner:
     function = scope[program.name]
 
     def run(inputs: list[Any]) -> list[Any]:
-        ambient = autocast_state()
-        try:
-            if ambient != _OFF:
-                set_autocast(_OFF)
-            with torch.no_grad():
-                return function(inputs)
-        finally:
-            set_autocast(ambient)
+        with below_autograd():
+            return function(inputs)
 
     return run
+
+
+@contextlib.contextmanager
+def below_autograd() -> Iterator[None]:
+    """No gradient recording and no autocast inside, whatever is ambient; what the block leaves behind is undone."""
+    ambient = autocast_state()
+    try:
+        if ambient != _OFF:
+            set_autocast(_OFF)
+        with torch.no_grad():
+            yield
+    finally:
+        set_autocast(ambient)
 
 
 def _flatten(tree: Any) -> list[Any]:

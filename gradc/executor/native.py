@@ -50,7 +50,7 @@ def lower(program: Program) -> Runner:
     if extension is None:
         _warn_once()
         return interpret.lower(program)
-    return extension.Plan(lay_out(program))
+    return extension.Plan(lay_out(program, extension.out_variants()))
 
 
 def status() -> Status:
@@ -77,6 +77,11 @@ def region(layout: Any) -> Any:
     return extension.Region(layout)
 
 
+def extension() -> ModuleType | None:
+    """The native part, gradc._C; None where it was not built."""
+    return _load()
+
+
 @functools.cache
 def _load() -> ModuleType | None:
     """The extension; None if it was not built."""
@@ -88,9 +93,10 @@ def _load() -> ModuleType | None:
         raise
     except ImportError as error:  # symbols that another torch has not
         raise VersionError(
-            f"gradc's extension does not load with torch {torch.__version__}; it was probably compiled for another one.\n"
+            f"gradc's extension does not load with torch {torch.__version__}: it was probably compiled for another.\n"
             f"  {error}\n"
-            "  Install gradc again, which compiles it: pip install --no-build-isolation --force-reinstall --no-deps gradc"
+            "  Install gradc again, which compiles it: "
+            "pip install --no-build-isolation --force-reinstall --no-deps gradc"
         ) from error
 
 

@@ -7,8 +7,8 @@ become operands:
 
     ("constant", value)   ("slot", number)   ("bound", number)   ("pack", (operand, ...))   ("default", None)
 
-A bound operand is a whole argument that depends on symbols only, such as ``[s0, 32]``. All of a Program's bound operands
-are computed by one function, once for each distinct tuple of symbol values (the executor keeps the recent ones).
+A bound operand is a whole argument that depends on symbols only, such as ``[s0, 32]``. All of a Program's bound
+operands are computed by one function, once for each distinct tuple of symbol values (the executor keeps recent ones).
 """
 
 from __future__ import annotations
@@ -21,10 +21,21 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.program import Instruction, Program, Ref, Sym, leaves
+from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves
 from gradc.ir.text import symbolic
 
 Operand = tuple[str, Any]
+Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
+
+# Ops that make strided views of their first argument, at an offset relative to its own, and nothing else. (as_strided is
+# not one of them: its offset counts from the start of the storage.)
+VIEW_OPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
+        "slice", "select", "diagonal", "unfold", "split", "split_with_sizes", "unbind", "detach", "alias",
+    )
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +44,10 @@ class Step:
 
     ``shares`` holds (view, base) pairs of slots: the view takes the base's version counter. Autograd does so for every
     view; here only views that somebody could check are worth the time (see ``_checked_views``).
+
+    Two things hold only while all tensors are laid out as when they were captured: ``views``, (view, base, difference
+    of storage offsets, whether the base itself will do), for a call that makes views and nothing else; and ``reuse``, a
+    slot that is dead, but cleared only after this call, so that the call can write its result there.
     """
 
     name: str
@@ -43,14 +58,21 @@ class Step:
     writes: tuple[int, ...]
     shares: tuple[tuple[int, int], ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
+    views: tuple[tuple[int, int, int, bool], ...] = ()
+    reuse: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A Program by slot numbers. ``bind`` maps the values of ``symbols`` to those of the bound operands."""
+    """A Program by slot numbers.
+
+    ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
+    tensor was when captured, where no size of it is symbolic; ``is_static`` is True if that is known of every input.
+    """
 
     name: str
-    num_slots: int
+    metas: tuple[Meta | None, ...]
+    is_static: bool
     inputs: tuple[int, ...]
     constants: tuple[tuple[int, torch.Tensor], ...]
     unread: tuple[int, ...]
@@ -60,8 +82,8 @@ class Layout:
     outputs: tuple[Operand, ...]
 
 
-def lay_out(program: Program) -> Layout:
-    """See the module's docstring.
+def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Layout:
+    """See the module's docstring. ``out_variants`` are the ops ("aten::mm") that can write into memory given to them.
 
     Raises:
         UnsupportedError: for a call that does not go through the dispatcher, such as a higher-order operator.
@@ -69,21 +91,26 @@ def lay_out(program: Program) -> Layout:
     for instruction in program.instructions:
         _check_supported(instruction)
     binder = _Binder(program)
-    deaths: dict[int, list[int]] = {}
-    for slot, index in program.last_uses().items():
-        deaths.setdefault(index, []).append(slot)
+    metas = tuple(_meta(slot.meta) for slot in program.slots)
+    deaths, reuses = plan_memory(program, metas, out_variants)
+    unchanged = _unchanged(program)
     checked = _checked_views(program)
     steps = tuple(
-        _step(instruction, binder, tuple(deaths.get(index, ())), checked)
+        dataclasses.replace(
+            _step(instruction, binder, deaths.get(index, ()), checked),
+            views=_strided_views(instruction, metas, unchanged - checked),
+            reuse=reuses.get(index),
+        )
         for index, instruction in enumerate(program.instructions)
     )
     outputs = tuple(binder.operand(out) for out in program.outputs)
     return Layout(
         name=program.name,
-        num_slots=len(program.slots),
+        metas=metas,
+        is_static=not program.symbols and all(metas[slot] for slot in program.inputs),
         inputs=program.inputs,
         constants=tuple(program.constants.items()),
-        unread=tuple(deaths.get(-1, ())),
+        unread=deaths.get(-1, ()),
         symbols=tuple(program.symbols.values()),
         bind=binder.compile(),
         steps=steps,
@@ -177,3 +204,119 @@ def _checked_views(program: Program) -> set[int]:
         checked.update(instruction.writes)
         checked.update(base for view, base in _views(instruction) if view in checked)
     return checked
+
+
+def _unchanged(program: Program) -> set[int]:
+    """Slots that no call mutates, so that nothing changes their sizes behind a view."""
+    written = {slot for instruction in program.instructions for slot in instruction.writes}
+    return set(range(len(program.slots))) - written
+
+
+def _strided_views(
+    instruction: Instruction, metas: tuple[Meta | None, ...], same: set[int]
+) -> tuple[tuple[int, int, int, bool], ...]:
+    """``Step.views``; () if the call may do more than make views. ``same``: slots that may be one with their base."""
+    name = instruction.op._schema.name
+    if name not in VIEW_OPS or not isinstance(instruction.args[0], Ref):
+        return ()
+    base = instruction.args[0].slot
+    views: list[tuple[int, int, int, bool]] = []
+    for view in instruction.outs:
+        if view is None or view == base:
+            return ()
+        made, known = metas[view], metas[base]
+        if made is None or known is None or made[0] != known[0]:
+            return ()
+        is_same = name in ("aten::detach", "aten::alias") and view in same and base in same
+        views.append((view, base, made[3] - known[3], is_same))
+    return tuple(views)
+
+
+def _meta(meta: TensorMeta | None) -> Meta | None:
+    if meta is None:
+        return None
+    sizes = [value for value in (*meta.shape, *meta.stride, meta.offset) if isinstance(value, int)]
+    dims = len(meta.shape)
+    if len(sizes) != 2 * dims + 1:
+        return None
+    return (meta.dtype, tuple(sizes[:dims]), tuple(sizes[dims:-1]), sizes[-1])
+
+
+# ---- memory
+
+
+SMALL = 64 * 1024
+SOON = 16
+
+
+def plan_memory(
+    program: Program, metas: tuple[Meta | None, ...], out_variants: frozenset[str]
+) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
+    """Which slots are cleared after each call, and which dead slot's memory a call writes its result to.
+
+    A linear scan: a result takes the most recently freed memory of its size and dtype. Memory that would idle for more
+    than ``SOON`` calls is freed instead unless it is ``SMALL``, or peak memory would exceed eager's. The executor takes
+    a dead slot's memory only if nobody else holds it, so an alias that is not seen here costs time, not bits.
+    """
+    last = program.last_uses()
+    holders = _last_holders(program, metas, last)
+    dying: dict[int, list[int]] = {}
+    for slot in holders:
+        dying.setdefault(last[slot], []).append(slot)
+    freed: dict[Memory, list[int]] = {}
+    reuses: dict[int, int] = {}
+    for index, instruction in enumerate(program.instructions):
+        made = _made_memory(instruction, metas)
+        if made is not None and instruction.op._schema.name in out_variants:
+            candidates = freed.get(made[1], [])
+            while candidates and made[1][1] > SMALL and index - last[candidates[-1]] > SOON:
+                candidates.pop()
+            if candidates:
+                reuses[index] = candidates.pop()
+        for slot in dying.get(index, ()):
+            freed.setdefault(holders[slot], []).append(slot)
+    deaths: dict[int, list[int]] = {}
+    for slot, index in (last | {slot: index for index, slot in reuses.items()}).items():
+        deaths.setdefault(index, []).append(slot)
+    return {index: tuple(slots) for index, slots in deaths.items()}, reuses
+
+
+Memory = tuple[torch.dtype, int]  # dtype, and size in bytes
+
+
+def _made_memory(instruction: Instruction, metas: tuple[Meta | None, ...]) -> tuple[int, Memory] | None:
+    """The slot and memory of the one tensor that a call makes; None if it makes more, or nothing, or an empty one."""
+    if len(instruction.outs) != 1 or instruction.outs[0] is None or instruction.writes or _bases(instruction):
+        return None
+    meta = metas[instruction.outs[0]]
+    if meta is None or not (numel := math.prod(meta[1])):
+        return None
+    return instruction.outs[0], (meta[0], numel * meta[0].itemsize)
+
+
+def _bases(instruction: Instruction) -> dict[int, int]:
+    """view -> base, also for the one op whose schema does not say that it makes a view."""
+    bases = dict(_views(instruction))
+    if instruction.op is torch.ops.aten._unsafe_view.default and isinstance(instruction.args[0], Ref):
+        bases |= {out: instruction.args[0].slot for out in instruction.outs if out is not None}
+    return bases
+
+
+def _last_holders(program: Program, metas: tuple[Meta | None, ...], last: dict[int, int]) -> dict[int, Memory]:
+    """The last slot to hold each memory that a call of the Program makes, nothing mutates, and nobody keeps."""
+    root: dict[int, int] = {}
+    made: dict[int, Memory] = {}
+    for instruction in program.instructions:
+        for view, base in _bases(instruction).items():
+            root[view] = root.get(base, base)
+        if (memory := _made_memory(instruction, metas)) is not None:
+            made[memory[0]] = memory[1]
+    aliases: dict[int, list[int]] = {}
+    for slot in range(len(program.slots)):
+        aliases.setdefault(root.get(slot, slot), []).append(slot)
+    unchanged = _unchanged(program)
+    return {
+        max(slots, key=lambda slot: last[slot]): made[owner]
+        for owner, slots in aliases.items()
+        if owner in made and unchanged.issuperset(slots) and last.keys() >= set(slots)
+    }

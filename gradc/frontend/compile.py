@@ -57,7 +57,17 @@ def compile(
     if not callable(target):
         raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
     chosen = dynamo.Options(backend, fullgraph)
-    return torch.compile(target, backend=_Backend(chosen), fullgraph=fullgraph, dynamic=dynamic)
+    compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=fullgraph, dynamic=dynamic)
+    if isinstance(target, torch.nn.Module):
+        _forward_hook_registration(compiled, target)
+    return compiled
+
+
+def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:
+    """Let a hook registered on the compiled module be one of the module itself: Dynamo's wrapper runs none of its own."""
+    for name in dir(module):
+        if name.startswith("register_") and name.endswith("_hook"):
+            compiled.__dict__[name] = getattr(module, name)
 
 
 class _Backend:

@@ -24,6 +24,7 @@ from gradc.backends import lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
 from gradc.ir.program import AutocastState
+from gradc.ir.recorder import is_cast_for
 from gradc.report.record import count, fallback
 from gradc.state import autocast_of, autocast_state, exotic_mode
 from gradc.torch_private import (
@@ -31,12 +32,16 @@ from gradc.torch_private import (
     FakeTensorMode,
     break_graph_where_eager_is_needed,
     guard_module_hooks,
-    has_autocast_kernel,
+    is_saving_hooked_by_user,
     skip_frames_of,
     tracing_context,
 )
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_KNOWN_ERRORS = {
+    "is being used in an in-place operation": "input mutated in place with gradient recording",
+    "don't yet support saved tensor hooks": "function transform",
+}
 _region_numbers = itertools.count()
 
 
@@ -84,7 +89,9 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
         # What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can.
-        raise UnsupportedError(f"tracing raised {type(error).__name__}", str(error).split("\n")[0]) from error
+        text = str(error).split("\n")[0]
+        kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
+        raise UnsupportedError(kind, text) from error
     return region
 
 
@@ -92,7 +99,7 @@ def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> C
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
-        if reason := exotic_mode():
+        if reason := exotic_mode() or ("saved-tensors hooks" if is_saving_hooked_by_user() else ""):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
             return graph.forward(*inputs)
         return tuple(region(*inputs))
@@ -161,7 +168,7 @@ class _Runner(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op not in ("placeholder", "output"):
-            self.tape.enter_line(user_line(n), _is_cast(n), _is_cast_for(n))
+            self.tape.enter_line(user_line(n), _is_cast(n), _is_cast_for(n, autocast_state()))
         return super().run_node(n)
 
 
@@ -176,10 +183,10 @@ def _is_cast(node: torch.fx.Node) -> bool:
     return _call_name(node) in _CASTS
 
 
-def _is_cast_for(node: torch.fx.Node) -> bool:
+def _is_cast_for(node: torch.fx.Node, state: AutocastState) -> bool:
     """True if autocast casts the arguments of the call as a whole, so that what it calls in turn sees no autocast."""
     packet = getattr(torch.ops.aten, _call_name(node).strip("_") or "_", None) if node.op.startswith("call") else None
-    return packet is not None and any(has_autocast_kernel(getattr(packet, name)) for name in packet.overloads())
+    return packet is not None and any(is_cast_for(getattr(packet, name), state) for name in packet.overloads())
 
 
 def _run_graph(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
@@ -217,3 +224,4 @@ def is_ours(compiler: Any) -> bool:
 break_graph_where_eager_is_needed(is_ours)
 guard_module_hooks()
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
+skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")

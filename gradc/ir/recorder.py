@@ -9,6 +9,7 @@ neither declared with ``add_input`` nor made by a recorded call is handed to ``l
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from gradc.torch_private import has_autocast_kernel, is_fake
 
 _aten = torch.ops.aten
 PHANTOM = "not available when the Program runs"
+RESERVED = frozenset({"args", "flatten", "math", "set_autocast", "torch"})  # what the printed text means by these names
 
 
 class Recorder(TorchDispatchMode):
@@ -138,6 +140,8 @@ class Recorder(TorchDispatchMode):
         else:
             op_recorded = op
         result = op(*args, **kwargs)
+        if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
+            result = result.clone()
         returned = [leaf for leaf in leaves(result)]
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned):
             if not _is_metadata_query(op):
@@ -155,7 +159,7 @@ class Recorder(TorchDispatchMode):
         returns_list = isinstance(result, (tuple, list))
         if op is _aten.detach.default and outs[0] is not None:
             self._detached[outs[0]] = self.source_of(new_args[0].slot)
-        seen = AutocastState() if self.is_autocast_at_work or has_autocast_kernel(op) else self.ambient
+        seen = AutocastState() if self.is_autocast_at_work or is_cast_for(op, self.ambient) else self.ambient
         self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
 
     def _argument(self, leaf: Any) -> Any:
@@ -174,6 +178,8 @@ class Recorder(TorchDispatchMode):
         known = self.slot_of(leaf)
         if known is not None:  # an in-place call returns its argument: a new value of the same slot
             return known
+        if leaf.requires_grad and leaf.is_leaf:  # a fake view copies the flag; below autograd no result has it
+            leaf.requires_grad_(False)
         slot = self._new_slot(op._schema.name.split("::")[1].strip("_") or "value", tensor_meta(leaf), "")
         self._known[id(leaf)] = (slot, leaf)
         return slot
@@ -186,7 +192,8 @@ class Recorder(TorchDispatchMode):
 
     def _new_slot(self, name: str, meta: TensorMeta | None, label: str) -> int:
         name = re.sub(r"\W+", "_", name).strip("_") or "value"
-        name = f"v_{name}" if name[0].isdigit() else name
+        if name[0].isdigit() or keyword.iskeyword(name) or name in RESERVED or (meta and re.fullmatch(r"[su]\d+", name)):
+            name = f"v_{name}"  # no Python name, or taken: s27 is a symbol
         number = self._names.get(name, 0)
         self._names[name] = number + 1
         unique = f"{name}_{number}" if number else name
@@ -201,6 +208,11 @@ class Recorder(TorchDispatchMode):
             expr = symbolic_number(value)
             if isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol):
                 self.symbols.setdefault(expr.expr, source)
+
+
+def is_cast_for(op: Any, state: AutocastState) -> bool:
+    """True if autocast in ``state`` casts the arguments of ``op``; what the op calls then sees no autocast."""
+    return any(has_autocast_kernel(op, device) for device, _ in state.enabled)
 
 
 def _handle(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -25,6 +25,11 @@ def print_program(program: Program) -> str:
     return render(program)[0]
 
 
+def print_instruction(program: Program, instruction: Instruction) -> str:
+    """One call of ``program`` as it stands in the printed text."""
+    return _Renderer(program).call(instruction)[0]
+
+
 def render(program: Program) -> tuple[str, dict[str, Any]]:
     """The source of ``program`` and the objects its names refer to, besides ``torch`` and the autocast switch."""
     return _Renderer(program).render()

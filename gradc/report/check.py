@@ -83,8 +83,8 @@ def check(step: Callable[..., Any], *args: Any, backend: str | None = None) -> R
     Raises:
         ConfigError: if an argument cannot be copied.
     """
-    target, inputs = _copies(step, args)
-    compiled_target, compiled_inputs = _copies(step, args)
+    target, inputs = copies(step, args)
+    compiled_target, compiled_inputs = copies(step, args)
     expected = _observe(target, target, inputs)
     actual = _observe(compile(compiled_target, backend=backend or DEFAULT_BACKEND), compiled_target, compiled_inputs)
     names = list(dict.fromkeys([*expected, *actual]))
@@ -92,7 +92,7 @@ def check(step: Callable[..., Any], *args: Any, backend: str | None = None) -> R
     return Report(len(names), tuple(difference for difference in found if difference is not None))
 
 
-def _copies(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def copies(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Fresh leaves for tensors, deep copies of everything else, with what they share still shared."""
     memo: dict[int, Any] = {}
     for leaf in pytree.tree_leaves(args):
@@ -110,7 +110,7 @@ def _observe(run: Callable[..., Any], step: Callable[..., Any], args: tuple[Any,
         torch.manual_seed(SEED)
         result = run(*args)
         seen = dict(_named("result", result))
-        _differentiate(result)
+        differentiate(result)
         seen["random generator"] = torch.random.get_rng_state()
     holders = [("", step)] if isinstance(step, nn.Module) else []
     holders += [(f"args[{i}]", value) for i, value in enumerate(args)]
@@ -122,7 +122,7 @@ def _observe(run: Callable[..., Any], step: Callable[..., Any], args: tuple[Any,
     return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in seen.items()}
 
 
-def _differentiate(result: Any) -> None:
+def differentiate(result: Any) -> None:
     """Backward from every result that still has a graph."""
     outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     live = [output for output in outputs if output.grad_fn is not None and output.dtype.is_floating_point]

@@ -1,8 +1,9 @@
-"""What gradc did, counted and logged: the nested counters and the log artifacts.
+"""What gradc did, counted, logged and told: the nested counters, the log artifacts, and who listens.
 
     count(group, name) -> None          gradc.counters[group][name] += 1
     fallback(kind, ...) -> None         counted, logged, an error where the caller asked for fullgraph
     is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
+    listening() -> list of events       what happened inside: (artifact, what was made or said); explain.py reads it
 
 A leaf: imports nothing of gradc but errors.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch._logging import getArtifactLogger
 from torch._logging._internal import register_artifact, register_log
@@ -42,7 +44,17 @@ def _register(artifact: str) -> logging.Logger:
     return getArtifactLogger("gradc", artifact)
 
 
+@dataclasses.dataclass(frozen=True)
+class Fallback:
+    """One part that ran eagerly: why, what exactly was met, and the user's line (or "")."""
+
+    kind: str
+    detail: str
+    where: str
+
+
 counters = Counters()
+_listeners: list[list[tuple[str, object]]] = []
 register_log("gradc", "gradc")  # gives the artifacts below it torch's handler and format
 _LOGGERS = {artifact: _register(artifact) for artifact in ARTIFACTS}
 
@@ -56,11 +68,29 @@ def is_logged(artifact: str) -> bool:
     return logger(artifact).isEnabledFor(logging.DEBUG)
 
 
-def log(artifact: str, text: str | Callable[[], str]) -> None:
-    """Log ``text`` (or what it returns: then built only if somebody reads it) under ``artifact``."""
+def log(artifact: str, text: str | Callable[[], str], event: object = None) -> None:
+    """Log ``text`` (or what it returns: then built only if somebody reads it) under ``artifact``.
+
+    Whoever listens gets ``event``, or the text if there is none.
+    """
+    if _listeners:
+        happened = event if event is not None else text() if callable(text) else text
+        for listener in _listeners:
+            listener.append((artifact, happened))
     target = logger(artifact)
     if target.isEnabledFor(logging.DEBUG):
         target.debug("%s", text() if callable(text) else text)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[tuple[str, object]]]:
+    """Everything that is logged inside, in any thread and whatever is switched on, as (artifact, event)."""
+    events: list[tuple[str, object]] = []
+    _listeners.append(events)
+    try:
+        yield events
+    finally:
+        _listeners[:] = [listener for listener in _listeners if listener is not events]
 
 
 def count(group: str, name: str, number: int = 1) -> None:
@@ -81,7 +111,7 @@ def fallback(kind: str, detail: str = "", where: str = "", *, fullgraph: bool = 
             "or take it\n  out of the compiled function."
         )
     count("fallbacks", kind)
-    log("fallbacks", lambda: f"runs eagerly: {message}")
+    log("fallbacks", lambda: f"runs eagerly: {message}", Fallback(kind, detail, where))
 
 
 def set_logs(names: str) -> None:

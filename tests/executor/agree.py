@@ -1,8 +1,8 @@
 """Capture a function as a Program, and check that the native executor and the interpreter do the same with it.
 
-    capture:      (function, inputs) -> Program
-    check_agree:  (function, inputs) -> None      outputs, mutated inputs and random state, bit for bit, of the native
-                                                  executor against eager and against the interpreter
+capture:      (function, inputs) -> Program
+check_agree:  (function, inputs) -> None      outputs, mutated inputs and random state, bit for bit, of the native
+                                              executor against eager and against the interpreter
 """
 
 from __future__ import annotations

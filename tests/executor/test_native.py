@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import subprocess
+import sys
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -14,7 +17,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.errors import UnsupportedError
-from gradc.executor import native
+from gradc.executor import interpret, native
+from gradc.executor.plan import SMALL, SOON, lay_out
 from gradc.ir.program import AutocastState, Instruction, Program, Ref, Slot, Sym
 from tests.executor.agree import assert_same, capture, check_agree
 
@@ -36,6 +40,16 @@ def gradients(model: nn.Module):
     return step, [*model.parameters(), *model.buffers()]
 
 
+@pytest.fixture
+def python_op():
+    library = torch.library.Library("gradc_test", "DEF")
+    library.define("call(Tensor x) -> Tensor")
+    body = {}
+    library.impl("call", lambda x: body["call"](x), "CompositeExplicitAutograd")
+    yield body
+    library._destroy()
+
+
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), lambda: torch.randn(3, 8)),
     "conv and batch norm": (
@@ -51,7 +65,10 @@ MODELS = {
         lambda: torch.randn(2, 5, 16),
     ),
     "lstm": (lambda: nn.Sequential(nn.LSTM(4, 6), First()), lambda: torch.randn(5, 2, 4)),
-    "embedding": (lambda: nn.Sequential(nn.Embedding(10, 4), nn.LayerNorm(4)), lambda: torch.tensor([[1, 2, 1], [3, 0, 9]])),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(10, 4), nn.LayerNorm(4)),
+        lambda: torch.tensor([[1, 2, 1], [3, 0, 9]]),
+    ),
     "bfloat16": (lambda: nn.Sequential(nn.Linear(8, 16), nn.SiLU()).bfloat16(), lambda: torch.randn(3, 8).bfloat16()),
 }
 
@@ -83,13 +100,24 @@ FUNCTIONS = {
     "in place on a view": lambda x: [x.mul_(2), x[1].add_(1), x[:, 1:].t()],
     "out= and returned argument": lambda x: [torch.add(x, 1, out=torch.empty(4, 4)), x],
     "random": lambda x: [torch.rand_like(x), torch.dropout(x, 0.5, True), torch.normal(x, 1.0), torch.randperm(7)],
-    "complex and conj": lambda x: [torch.view_as_real(torch.complex(x, x).conj().mul(2j)), torch.complex(x, x).conj() @ torch.complex(x, x)],
+    "complex and conj": lambda x: [
+        torch.view_as_real(torch.complex(x, x).conj().mul(2j)),
+        torch.complex(x, x).conj() @ torch.complex(x, x),
+    ],
     "numbers as tensors": lambda x: [x + 1, 2 - x, x.clone().add_(1), torch.where(x > 0, x, 0.0)],
-    "expanded and overlapping": lambda x: [x[0].expand(3, 4) + 1, x.as_strided((3, 3), (1, 1)).sum(1), x.unfold(0, 2, 1)],
+    "expanded and overlapping": lambda x: [
+        x[0].expand(3, 4) + 1,
+        x.as_strided((3, 3), (1, 1)).sum(1),
+        x.unfold(0, 2, 1),
+    ],
     "several results": lambda x: [*torch.max(x, 1), *torch.linalg.svd(x), *torch.topk(x, 2)],
     "factories": lambda x: [torch.arange(5), torch.zeros(2, 3).fill_(2), torch.full((2,), 1.5), torch.eye(3)],
     "sparse": lambda x: [x.relu().to_sparse(), x.to_sparse().to_dense()],
-    "dtype and memory format": lambda x: [x.double(), x.to(torch.bfloat16), x.t().clone(memory_format=torch.contiguous_format)],
+    "dtype and memory format": lambda x: [
+        x.double(),
+        x.to(torch.bfloat16),
+        x.t().clone(memory_format=torch.contiguous_format),
+    ],
     "empty tensors": lambda x: [x[:0].sum(), x[:0] @ x, x.new_empty(0).relu()],
 }
 
@@ -102,9 +130,95 @@ def test_functions_agree(name):
 
 def test_optional_and_returned_undefined_tensors():
     def step(x, weight, grad):
-        return aten.convolution_backward(grad, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])[1]
+        sizes = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+        return aten.convolution_backward(grad, x, weight, None, *sizes, [False, True, False])[1]
 
     check_agree(step, [torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), torch.randn(1, 3, 3, 3)])
+
+
+# ---- loading
+
+
+def test_without_the_extension_the_interpreter_serves_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(native, "_load", lambda: None)
+    native._warn_once.cache_clear()
+    program = capture(lambda x: x.exp(), [torch.randn(3)])
+    with pytest.warns(UserWarning, match="the C\\+\\+ extension was not built"):
+        runner = native.lower(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        native.lower(program)
+    x = torch.randn(3)
+    assert torch.equal(runner([x])[0], x.exp()) and not native.is_plan(runner)
+    assert native.status().name == "interpreter"
+
+
+def test_an_extension_for_another_torch_refuses_to_load():
+    script = "import torch, gradc.errors\ntorch.__version__ = '2.12.1+cpu'\nimport gradc._C\n"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert f"VersionError: gradc's extension was compiled for torch {torch.__version__.split('+')[0]}" in run.stderr
+    assert "pip install --no-build-isolation" in run.stderr
+
+
+# ---- exact runs: views from known strides, results in reused memory
+
+
+def chain(x):
+    """Temporaries of one size, views of them, and results that alias what died."""
+    a = (x @ x).tanh()
+    b = (a.t() @ x).sigmoid() + 1
+    c = (b * b.t()).exp().view(-1)[:16].view(4, 4)
+    return [c @ c.t(), (c - b).t(), a.select(0, 1), x[1:].neg(), x.as_strided((2, 2), (4, 1), 1).exp()]
+
+
+@pytest.mark.parametrize("layout", ["as captured", "transposed", "strided", "another offset", "another size"])
+def test_inputs_laid_out_unlike_when_captured(layout):
+    make = {
+        "as captured": lambda: torch.randn(4, 4),
+        "transposed": lambda: torch.randn(4, 4).t(),
+        "strided": lambda: torch.randn(4, 8)[:, ::2],
+        "another offset": lambda: torch.randn(8, 4)[3:7],
+        "another size": lambda: torch.randn(4, 4, dtype=torch.float64),
+    }[layout]
+    program = capture(chain, [torch.randn(4, 4)])
+    plan, interpreter = native.lower(program), interpret.lower(program)
+    for _ in range(3):
+        x = make()
+        for got, expected, eager in zip(plan([x]), interpreter([x]), chain(x), strict=True):
+            assert_same(got, expected)
+            assert_same(got, eager)
+
+
+def test_memory_is_reused():
+    program = capture(lambda x: x.exp().sin().cos().neg().tanh().clone(), [torch.randn(64, 64)])
+    steps = lay_out(program, frozenset({"aten::exp", "aten::sin", "aten::cos", "aten::neg", "aten::tanh"})).steps
+    assert [step.reuse for step in steps] == [None, None, 1, 2, 3, None]
+    assert sorted(slot for step in steps for slot in step.deaths) == [0, 1, 2, 3, 4, 5]
+
+
+def test_memory_that_somebody_holds_is_not_reused(python_op):
+    held = []
+    python_op["call"] = lambda x: held.append(x) or x.clone()
+    program = capture(lambda x: torch.ops.gradc_test.call(x.exp()).sin().cos().neg(), [torch.randn(4)])
+    held.clear()
+    x = torch.randn(4)
+    (out,) = native.lower(program)([x])
+    assert torch.equal(held[0], x.exp()) and torch.equal(out, x.exp().sin().cos().neg())
+
+
+def test_large_memory_does_not_idle():
+    def late(x):
+        big = x.exp()
+        total = big.sum()
+        for _ in range(2 * SOON):
+            total = total.neg()
+        return [total, x.exp()]
+
+    reused = {
+        size: [step.reuse for step in lay_out(capture(late, [torch.randn(size)]), frozenset({"aten::exp"})).steps]
+        for size in (16, SMALL)
+    }
+    assert reused[16][-1] == 1 and reused[SMALL][-1] is None
 
 
 # ---- lifetimes
@@ -223,7 +337,9 @@ def test_ambient_autocast_is_not_seen_and_comes_back():
 def test_an_instruction_runs_under_the_autocast_it_was_captured_for():
     program = capture(lambda x: x @ x, [torch.randn(3, 3)])
     state = AutocastState((("cpu", torch.bfloat16),))
-    program = dataclasses.replace(program, instructions=tuple(dataclasses.replace(i, autocast=state) for i in program.instructions))
+    program = dataclasses.replace(
+        program, instructions=tuple(dataclasses.replace(i, autocast=state) for i in program.instructions)
+    )
     (out,) = native.lower(program)([torch.randn(3, 3)])
     assert out.dtype is torch.bfloat16 and not torch.is_autocast_enabled("cpu")
 
@@ -272,16 +388,6 @@ def test_threads_share_a_plan():
     for number, runs in results.items():
         for run in runs:
             [assert_same(got, want) for got, want in zip(run, expected[number], strict=True)]
-
-
-@pytest.fixture
-def python_op():
-    library = torch.library.Library("gradc_test", "DEF")
-    library.define("call(Tensor x) -> Tensor")
-    body = {}
-    library.impl("call", lambda x: body["call"](x), "CompositeExplicitAutograd")
-    yield body
-    library._destroy()
 
 
 def test_a_python_op_may_run_a_plan(python_op):

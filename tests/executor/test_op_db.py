@@ -18,22 +18,27 @@ NOT_ON_CPU = (
     "jiterator", "torch.ops.aten._flash_attention_forward", "torch.ops.aten._efficient_attention_forward",
 )  # fmt: skip
 NOT_STRIDED = ("sparse.sampled_addmm", "sparse.mm")
-UNINITIALISED = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted", "resize", "as_strided_scatter")
+UNINITIALISED = ("empty", "new_empty", "resize", "as_strided_scatter")
 
 
 def step_of(op, sample):
     """A function of the sample's tensors to its outputs and their gradients, and those tensors."""
-    leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+    leaves, spec = tree_flatten([sample.input, sample.args, sample.kwargs])
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def step(*values):
         given = iter(values)
-        first, args, kwargs = tree_unflatten([next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        first, args, kwargs = tree_unflatten(filled, spec)
         outputs = [out for out in tree_flatten(op(first, *args, **kwargs))[0] if isinstance(out, torch.Tensor)]
         sources = [value for value in values if value.requires_grad]
         targets = [out for out in outputs if out.requires_grad and out.layout is torch.strided]
-        grads = torch.autograd.grad(targets, sources, [torch.ones_like(out) for out in targets], allow_unused=True) if targets else []
-        return [*outputs, *grads]
+        if not targets:
+            return outputs
+        return [
+            *outputs,
+            *torch.autograd.grad(targets, sources, [torch.ones_like(out) for out in targets], allow_unused=True),
+        ]
 
     return step, tensors
 

@@ -77,6 +77,7 @@ def no_sync(compile, rank):
 def bucket_order(compile, rank):
     """A communication hook sees each bucket; with one parameter per bucket their order is that of the gradients."""
     dist._DEFAULT_FIRST_BUCKET_BYTES = 1
+    torch.manual_seed(0)
     net = DistributedDataParallel(Net(), bucket_cap_mb=0.0001)
     events = []
 
@@ -103,10 +104,10 @@ def fsdp(compile, rank):
     torch.manual_seed(0)
     net = Net()
     mesh = dist.init_device_mesh("cpu", (2,))
-    for layer in net.layers:
-        fully_shard(layer, mesh=mesh)
+    for number, layer in enumerate(net.layers):
+        net.layers[number] = fully_shard(compile(layer), mesh=mesh)
     fully_shard(net, mesh=mesh)
-    return train(compile(net), rank)
+    return train(net, rank)
 
 
 def _process(rank, program, name, port, queue):

@@ -48,47 +48,47 @@ def test_reverse_through_the_tangent(compile, x, w):
         tangent.sum().backward()
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM, min_graphs=0)
 def test_func_grad(compile, x, w):
     g = compile(f)
     return torch.func.grad(lambda x, w: g(x, w).sum(), argnums=(0, 1))(x, w)
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM, min_graphs=0)
 def test_func_vmap(compile, x, w):
     y = torch.func.vmap(compile(f), in_dims=(0, None))(x[:, None], w)
     y.sum().backward()
     return y
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM, min_graphs=0)
 def test_func_vmap_of_grad(compile, x, w):
     g = compile(f)
     return torch.func.vmap(torch.func.grad(lambda x, w: g(x, w).sum()), in_dims=(0, None))(x, w)
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM, min_graphs=0)
 def test_func_jvp(compile, x, w):
     return torch.func.jvp(compile(f), (x, w), (torch.ones(4, 6), torch.ones(6, 6)))
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM, min_graphs=0)
 def test_func_vjp(compile, x, w):
     y, pull = torch.func.vjp(compile(f), x, w)
     return y, pull(torch.ones(4, 6))
 
 
-@case("torch.func", leaf(3, 4), leaf(4, 4), fallback=TRANSFORM)
+@case("torch.func", leaf(3, 4), leaf(4, 4), fallback=TRANSFORM, min_graphs=0)
 def test_func_jacrev(compile, x, w):
     return torch.func.jacrev(compile(f), argnums=(0, 1))(x, w)
 
 
-@case("torch.func", leaf(3, 4), leaf(4, 4), fallback=TRANSFORM)
+@case("torch.func", leaf(3, 4), leaf(4, 4), fallback=TRANSFORM, min_graphs=0)
 def test_func_jacfwd(compile, x, w):
     return torch.func.jacfwd(compile(f))(x, w)
 
 
-@case("torch.func", leaf(3), leaf(3, 3), fallback=TRANSFORM)
+@case("torch.func", leaf(3), leaf(3, 3), fallback=TRANSFORM, min_graphs=0)
 def test_func_hessian(compile, x, w):
     g = compile(lambda x, w: torch.tanh(x @ w).exp().sum())
     return torch.func.hessian(g)(x, w)
@@ -108,7 +108,7 @@ def test_vmap_inside_the_region(compile, x, w):
     return y
 
 
-@case("torch.func", leaf(5, 6), lambda: nn.Linear(6, 3), fallback=TRANSFORM)
+@case("torch.func", leaf(5, 6), lambda: nn.Linear(6, 3), fallback=TRANSFORM, min_graphs=0)
 def test_per_sample_gradients(compile, x, model):
     g = compile(lambda weights, row: torch.func.functional_call(model, weights, (row,)).square().sum())
     weights = {name: p.detach() for name, p in model.named_parameters()}

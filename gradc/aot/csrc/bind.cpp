@@ -111,6 +111,7 @@ SegmentLayout make_segment(const py::handle& segment) {
     const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
     layout.saved.push_back({is_primal, position, owner});
   }
+  layout.num_tangents = segment.attr("num_tangents").cast<size_t>();
   layout.has_hidden_saves = segment.attr("has_hidden_saves").cast<bool>();
   return layout;
 }
@@ -144,14 +145,13 @@ c10::IValue to_ivalue(const py::handle& value) {
 py::list call(
     const std::shared_ptr<RegionLayout>& region,
     const py::sequence& primals,
-    const std::vector<int64_t>& shapes,
-    bool is_recorded) {
+    const std::vector<int64_t>& shapes) {
   std::vector<c10::IValue> inputs;
   inputs.reserve(py::len(primals));
   for (const py::handle primal : primals) {
     inputs.push_back(to_ivalue(primal));
   }
-  auto values = call_region(region, inputs, shapes, is_recorded);
+  auto values = call_region(region, inputs, shapes);
   py::list results(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
@@ -163,7 +163,7 @@ py::list call(
 
 void bind_segments(py::module_& module) {
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
-      module, "Region", "A region's forward and its live nodes: called with primals, bound shapes, whether to record.")
+      module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))
       .def("__call__", torch::wrap_pybind_function(call));
 }

@@ -123,20 +123,12 @@ void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IVa
   node.set_next_edges(std::move(edges));
 }
 
-void add_entries(const c10::intrusive_ptr<SegmentNode>& node, std::vector<c10::IValue>& values, const std::vector<int64_t>& shapes) {
-  for (const auto& entry : node->layout().entries) {
-    if (entry.value >= 0) {
-      at::Tensor value = values[entry.value].toTensor();
-      const auto number = node->add_input_metadata(value);
-      torch::autograd::impl::set_gradient_edge(value, Edge(node, number));
-      continue;
+void set_edges_of_values(const c10::intrusive_ptr<SegmentNode>& node, const std::vector<c10::IValue>& values) {
+  const auto& entries = node->layout().entries;
+  for (size_t number = 0; number < entries.size(); ++number) {
+    if (entries[number].value >= 0) {
+      torch::autograd::impl::set_gradient_edge(values[entries[number].value].toTensor(), Edge(node, number));
     }
-    std::vector<c10::SymInt> shape;
-    shape.reserve(entry.shape.size());
-    for (const auto size : entry.shape) {
-      shape.emplace_back(size >= 0 ? size : shapes[-1 - size]);
-    }
-    node->add_input_metadata(entry.options, shape, false, false, std::nullopt);
   }
 }
 
@@ -177,6 +169,18 @@ void BackwardCache::keep(Key key, std::shared_ptr<const CompiledBackward> backwa
 void SegmentNode::save(std::vector<SavedVariable> saved, bool is_repacked) {
   saved_ = std::move(saved);
   is_repacked_ = is_repacked;
+}
+
+void SegmentNode::show_entries(size_t end) {
+  for (size_t number = num_inputs(); number < end; ++number) {
+    const auto& entry = layout().entries[number];
+    std::vector<c10::SymInt> shape;
+    shape.reserve(entry.shape.size());
+    for (const auto size : entry.shape) {
+      shape.emplace_back(size >= 0 ? size : shapes_[-1 - size]);
+    }
+    add_input_metadata(entry.options, shape, false, false, std::nullopt);
+  }
 }
 
 void SegmentNode::release_variables() {
@@ -242,11 +246,15 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   return grads;
 }
 
+// Under create_graph the saved values become inputs of a graph that leads back to the nodes that made them.
 variable_list SegmentNode::derive(const variable_list& tangents, const std::vector<bool>& needed) {
   variable_list saved;
   saved.reserve(saved_.size());
   for (const auto& variable : saved_) {
     saved.push_back(variable.unpack(getptr()));
+    if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
+      owner->show_entries(owner->layout().entries.size());
+    }
   }
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
 }
@@ -254,19 +262,16 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes,
-    bool is_recorded) {
+    const std::vector<int64_t>& shapes) {
   auto values = run_without_gil(*region->forward, primals);
-  if (!is_recorded) {
-    return values;
-  }
   Nodes nodes;
   nodes.reserve(region->segments.size());
   const auto symbols = read_symbols(region->symbols, primals);
   for (size_t number = 0; number < region->segments.size(); ++number) {
-    auto node = c10::make_intrusive<SegmentNode>(region, number, symbols);
+    auto node = c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
     add_edges(*node, nodes, primals);
-    add_entries(node, values, shapes);
+    node->show_entries(node->layout().num_tangents);
+    set_edges_of_values(node, values);
     save_tensors(*node, number, primals, values);
     nodes.push_back(std::move(node));
   }

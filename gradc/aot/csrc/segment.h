@@ -28,7 +28,7 @@
 namespace gradc {
 
 // One input of a segment's node. `value` is the position of the tensor it is the gradient of, or -1 where only the
-// metadata counts; a dimension of `shape` that is symbolic is then -1 - (number of the bound shape value).
+// metadata counts; a dimension of `shape` that is symbolic is -1 - (number of the bound shape value).
 struct EntryLayout {
   int64_t value = -1;
   at::TensorOptions options;
@@ -49,8 +49,11 @@ struct SavedLayout {
   int64_t owner = -1;
 };
 
+// Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and
+// only then does the node show them as inputs, so that until then its hooks see as many gradients as eager's do.
 struct SegmentLayout {
   std::vector<EntryLayout> entries;
+  size_t num_tangents = 0;
   std::vector<ExitLayout> exits;
   std::vector<SavedLayout> saved;
   bool has_hidden_saves = false;
@@ -110,8 +113,9 @@ struct RegionLayout {
 };
 
 struct SegmentNode : torch::autograd::Node {
-  SegmentNode(std::shared_ptr<const RegionLayout> region, size_t number, std::vector<int64_t> symbols)
-      : region_(std::move(region)), number_(number), symbols_(std::move(symbols)) {}
+  SegmentNode(
+      std::shared_ptr<const RegionLayout> region, size_t number, std::vector<int64_t> symbols, std::vector<int64_t> shapes)
+      : region_(std::move(region)), number_(number), symbols_(std::move(symbols)), shapes_(std::move(shapes)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& tangents) override;
   void release_variables() override;
@@ -119,6 +123,8 @@ struct SegmentNode : torch::autograd::Node {
     return "gradc::Segment";
   }
   void save(std::vector<torch::autograd::SavedVariable> saved, bool is_repacked);
+  // Makes the entries up to `end` inputs of the node.
+  void show_entries(size_t end);
   const SegmentLayout& layout() const {
     return region_->segments[number_];
   }
@@ -132,17 +138,16 @@ struct SegmentNode : torch::autograd::Node {
   std::shared_ptr<const RegionLayout> region_;
   size_t number_;
   std::vector<int64_t> symbols_;
+  std::vector<int64_t> shapes_;
   std::vector<torch::autograd::SavedVariable> saved_;
   bool is_repacked_ = false;
   bool is_released_ = false;
 };
 
-// Runs the forward and, if `is_recorded`, builds the segments' nodes and hangs the values on them. Returns the forward
-// plan's values. `shapes` are the bound shape values of this call (static regions have none).
+// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are the bound shape values of this call (static regions have none).
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes,
-    bool is_recorded);
+    const std::vector<int64_t>& shapes);
 
 } // namespace gradc

@@ -50,7 +50,10 @@ class Builder {
 
   std::shared_ptr<Plan> build() {
     plan_->name = layout_.attr("name").cast<std::string>();
-    plan_->num_slots = layout_.attr("num_slots").cast<Index>();
+    for (const py::handle meta : layout_.attr("metas")) {
+      plan_->metas.push_back(make_meta(meta));
+    }
+    plan_->is_static = layout_.attr("is_static").cast<bool>();
     plan_->inputs = layout_.attr("inputs").cast<std::vector<Index>>();
     plan_->unread = layout_.attr("unread").cast<std::vector<Index>>();
     for (const py::handle entry : layout_.attr("constants")) {
@@ -68,6 +71,15 @@ class Builder {
   }
 
  private:
+  static std::optional<Meta> make_meta(py::handle given) {
+    if (given.is_none()) {
+      return std::nullopt;
+    }
+    using Sizes = std::vector<int64_t>;
+    const auto [dtype, sizes, strides, offset] = given.cast<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t>>();
+    return Meta{dtype, sizes, strides, offset};
+  }
+
   Step make_step(py::handle given) {
     Step step{find_op(given)};
     const auto& arguments = step.op.schema().arguments();
@@ -88,6 +100,11 @@ class Builder {
       const auto [device, dtype] = entry.cast<std::pair<std::string, c10::ScalarType>>();
       step.autocast.emplace_back(c10::Device(device).type(), dtype);
     }
+    for (const py::handle entry : given.attr("views")) {
+      const auto [slot, base, offset, is_same] = entry.cast<std::tuple<Index, Index, int64_t, bool>>();
+      step.views.push_back({slot, base, offset, is_same});
+    }
+    step.reuse = given.attr("reuse").is_none() ? -1 : given.attr("reuse").cast<Index>();
     choose_kernel(step);
     return step;
   }
@@ -118,7 +135,9 @@ class Builder {
       add_reads(step, operand);
     }
     if (step.autocast.empty()) {
-      step.kernel = find_kernel(c10::toString(step.op.operator_name()));
+      const std::string name = c10::toString(step.op.operator_name());
+      step.kernel = find_kernel(name);
+      step.exact = find_exact_kernel(step, name);
     }
   }
 
@@ -265,6 +284,7 @@ size_t count_typed(const Plan& plan) {
 } // namespace
 
 void bind_executor(py::module_& module) {
+  module.def("out_variants", [] { return py::frozenset(py::cast(ops_that_reuse())); }, "Ops that can write into memory given to them.");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& layout) { return Builder(layout).build(); }))
       .def("__call__", torch::wrap_pybind_function(call))

@@ -5,6 +5,7 @@
 #include <ATen/Operators.h>
 
 #include <tuple>
+#include <utility>
 #include <unordered_map>
 
 namespace gradc {
@@ -43,12 +44,79 @@ void call(const Step& step, Frame& frame) {
   call_with<Op>(signature, indices(signature), step, frame);
 }
 
+// The memory of step.reuse as a tensor laid out like the step's result; undefined if somebody else holds that memory, too.
+at::Tensor take_memory(const Step& step, Frame& frame) {
+  const Meta& meta = *frame.plan.metas[step.outs[0]];
+  const c10::IValue held = std::exchange(frame.slots[step.reuse], {});
+  if (!held.isTensor()) {
+    return {};
+  }
+  at::Tensor tensor = held.toTensor();
+  auto* impl = tensor.unsafeGetTensorImpl();
+  const size_t needed = c10::multiply_integers(meta.sizes) * c10::elementSize(meta.dtype);
+  constexpr size_t ours = 2;  // `held` and `tensor`
+  if (tensor.use_count() != ours || !is_plain(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
+      tensor.storage().nbytes() != needed || impl->pyobj_slot()->load_pyobj()) {
+    return {};
+  }
+  impl->set_sizes_and_strides(meta.sizes, meta.strides, 0);
+  return tensor;
+}
+
+template <class Op, class Out, class Result, class... Parameters, size_t... I>
+void call_into(Result (*)(Parameters...), std::index_sequence<I...>, const Step& step, Frame& frame) {
+  at::Tensor memory = take_memory(step, frame);
+  if (!memory.defined()) {
+    return call<Op>(step, frame);
+  }
+  std::tuple<Argument<Parameters>...> arguments{Argument<Parameters>(frame, step.operands[I])...};
+  Out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), std::get<I>(arguments).get()..., memory);
+  put(step, frame, 0, std::move(memory));
+}
+
+template <class Op, class Out>
+void call_reusing(const Step& step, Frame& frame) {
+  constexpr typename Op::ptr_schema signature = nullptr;
+  call_into<Op, Out>(signature, indices(signature), step, frame);
+}
+
+void make_views(const Step& step, Frame& frame) {
+  for (const View& view : step.views) {
+    if (view.is_same) {
+      frame.slots[view.slot] = frame.slots[view.base];
+      continue;
+    }
+    const at::Tensor& base = frame.slots[view.base].toTensor();
+    const Meta& meta = *frame.plan.metas[view.slot];
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, base.storage_offset() + view.offset);
+    frame.slots[view.slot] = std::move(made);
+  }
+}
+
+template <class Op>
+std::string full_name() {
+  const std::string name = Op::name, overload = Op::overload_name;
+  return overload.empty() ? name : name + "." + overload;
+}
+
 using Table = std::unordered_map<std::string, Kernel>;
 
 template <class... Ops>
 Table table_of() {
-  const auto name = [](std::string op, const std::string& overload) { return overload.empty() ? op : op + "." + overload; };
-  return {{name(Ops::name, Ops::overload_name), &call<Ops>}...};
+  return {{full_name<Ops>(), &call<Ops>}...};
+}
+
+template <class Functional, class OutVariant>
+struct Pair {
+  using Op = Functional;
+  using Out = OutVariant;
+};
+
+template <class... Pairs>
+Table reusing_table_of() {
+  return {{full_name<typename Pairs::Op>(), &call_reusing<typename Pairs::Op, typename Pairs::Out>}...};
 }
 
 Table make_table() {
@@ -79,12 +147,56 @@ Table make_table() {
       ops::squeeze_dim, ops::slice_Tensor, ops::select_int, ops::detach, ops::alias, ops::as_strided>();
 }
 
+// Only ops whose out= variant has a CPU kernel of its own: many others compute a result and copy it.
+Table make_reusing_table() {
+  namespace ops = at::_ops;
+  return reusing_table_of<
+      Pair<ops::mm, ops::mm_out>, Pair<ops::addmm, ops::addmm_out>, Pair<ops::bmm, ops::bmm_out>,
+      Pair<ops::baddbmm, ops::baddbmm_out>, Pair<ops::add_Tensor, ops::add_out>, Pair<ops::sub_Tensor, ops::sub_out>,
+      Pair<ops::mul_Tensor, ops::mul_out>, Pair<ops::div_Tensor, ops::div_out>, Pair<ops::neg, ops::neg_out>,
+      Pair<ops::exp, ops::exp_out>, Pair<ops::log, ops::log_out>, Pair<ops::sqrt, ops::sqrt_out>,
+      Pair<ops::rsqrt, ops::rsqrt_out>, Pair<ops::sin, ops::sin_out>, Pair<ops::cos, ops::cos_out>,
+      Pair<ops::pow_Tensor_Scalar, ops::pow_Tensor_Scalar_out>, Pair<ops::where_self, ops::where_self_out>,
+      Pair<ops::tanh, ops::tanh_out>, Pair<ops::tanh_backward, ops::tanh_backward_grad_input>,
+      Pair<ops::sigmoid, ops::sigmoid_out>, Pair<ops::sigmoid_backward, ops::sigmoid_backward_grad_input>,
+      Pair<ops::threshold_backward, ops::threshold_backward_grad_input>, Pair<ops::gelu, ops::gelu_out>,
+      Pair<ops::gelu_backward, ops::gelu_backward_grad_input>, Pair<ops::silu, ops::silu_out>,
+      Pair<ops::silu_backward, ops::silu_backward_grad_input>, Pair<ops::sum_dim_IntList, ops::sum_IntList_out>,
+      Pair<ops::mean_dim, ops::mean_out>, Pair<ops::_softmax, ops::_softmax_out>,
+      Pair<ops::_softmax_backward_data, ops::_softmax_backward_data_out>, Pair<ops::_log_softmax, ops::_log_softmax_out>,
+      Pair<ops::_log_softmax_backward_data, ops::_log_softmax_backward_data_out>, Pair<ops::cat, ops::cat_out>>();
+}
+
+const Table& reusing_table() {
+  static const Table table = make_reusing_table();
+  return table;
+}
+
+Kernel look_up(const Table& table, const std::string& op) {
+  const auto found = table.find(op);
+  return found == table.end() ? nullptr : found->second;
+}
+
 } // namespace
 
 Kernel find_kernel(const std::string& op) {
   static const Table table = make_table();
-  const auto found = table.find(op);
-  return found == table.end() ? nullptr : found->second;
+  return look_up(table, op);
+}
+
+Kernel find_exact_kernel(const Step& step, const std::string& op) {
+  if (!step.views.empty()) {
+    return &make_views;
+  }
+  return step.reuse >= 0 ? look_up(reusing_table(), op) : nullptr;
+}
+
+std::vector<std::string> ops_that_reuse() {
+  std::vector<std::string> names;
+  for (const auto& [name, kernel] : reusing_table()) {
+    names.push_back(name.substr(0, name.find('.')));
+  }
+  return names;
 }
 
 } // namespace gradc

@@ -18,12 +18,14 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,9 +58,26 @@ struct Frame;
 struct Step;
 using Kernel = void (*)(const Step&, Frame&);
 
+// What a slot's tensor was when captured.
+struct Meta {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;
+};
+
+// A strided view that a step makes, at an offset from its base's. `is_same`: the base's tensor itself will do.
+struct View {
+  Index slot = 0;
+  Index base = 0;
+  int64_t offset = 0;
+  bool is_same = false;
+};
+
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
-// One call. `kernel` is its typed call where there is one (kernels.h); an out of -1 is a result that nobody reads.
+// One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
+// is exact; both on plain CPU tensors only. An out of -1 is a result that nobody reads, a reuse of -1 is none.
 struct Step {
   c10::OperatorHandle op;
   std::vector<Operand> operands;
@@ -69,6 +88,9 @@ struct Step {
   AutocastState autocast;
   std::vector<Index> reads;
   Kernel kernel = nullptr;
+  Kernel exact = nullptr;
+  std::vector<View> views;
+  Index reuse = -1;
 };
 
 // Where a symbol's value is read when a run starts.
@@ -100,7 +122,8 @@ class Bindings {
 
 struct Plan {
   std::string name;
-  Index num_slots = 0;
+  std::vector<std::optional<Meta>> metas;
+  bool is_static = false;
   std::vector<Index> inputs;
   std::vector<Index> unread;
   std::vector<std::pair<Index, c10::IValue>> owned;
@@ -112,15 +135,27 @@ struct Plan {
   std::unique_ptr<Bindings> bindings;
 };
 
+// `is_exact` says that every tensor so far has the sizes, strides and dtype that it had when captured. Then so have the
+// results of the next call, and what depends on them can be known beforehand. It is checked on the inputs, and on the
+// results of every call that was left to the dispatcher or to a kernel.
 struct Frame {
-  explicit Frame(const Plan& plan) : plan(plan), slots(plan.num_slots) {}
+  explicit Frame(const Plan& plan) : plan(plan), slots(plan.metas.size()) {}
   const c10::IValue& operator[](const Operand& operand) const;
 
   const Plan& plan;
   std::vector<c10::IValue> slots;
   Binding bound;
   std::vector<c10::IValue> stack;
+  bool is_exact = false;
 };
+
+// A strided CPU tensor with no lazy conjugation or negation: what a CPU kernel takes as it is.
+inline bool is_plain(const c10::IValue& value) {
+  using c10::DispatchKey;
+  constexpr auto plain =
+      c10::DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU});
+  return value.isTensor() && (value.unsafeToTensorImpl()->key_set().raw_repr() & ~plain.raw_repr()) == 0;
+}
 
 // Runs `plan` below autograd. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
 // more. Returns one value for each output. Throws what an op throws.

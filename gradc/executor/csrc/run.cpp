@@ -7,6 +7,8 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+
 namespace gradc {
 namespace {
 
@@ -48,13 +50,6 @@ class AutocastSwitch {
 bool is_unobserved() {
   const auto included = c10::impl::tls_local_dispatch_key_set().included_;
   return (included - c10::default_included_set).empty() && !at::hasCallbacks();
-}
-
-constexpr DispatchKeySet plain_keys =
-    DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU});
-
-bool is_plain(const c10::IValue& value) {
-  return value.isTensor() && (value.unsafeToTensorImpl()->key_set() - plain_keys).empty();
 }
 
 bool reads_plain(const Step& step, const Frame& frame) {
@@ -135,14 +130,38 @@ void track_versions(const Step& step, Frame& frame) {
   }
 }
 
-void call(const Step& step, Frame& frame, bool unobserved) {
-  if (step.kernel && unobserved && reads_plain(step, frame)) {
+bool matches(const c10::IValue& value, const std::optional<Meta>& meta) {
+  if (!meta || !value.isTensor()) {
+    return !meta;
+  }
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.scalar_type() == meta->dtype && is_plain(value) && tensor.sizes() == meta->sizes && tensor.strides() == meta->strides;
+}
+
+bool match(const std::vector<Index>& slots, const Frame& frame) {
+  return std::all_of(slots.begin(), slots.end(), [&](Index slot) {
+    return slot < 0 || matches(frame.slots[slot], frame.plan.metas[slot]);
+  });
+}
+
+void call_generic(const Step& step, Frame& frame, bool by_kernel) {
+  if (by_kernel) {
     step.kernel(step, frame);
   } else if (step.autocast.empty()) {
     call_boxed(step, frame);
   } else {
     const AutocastSwitch autocast(step.autocast);
     call_boxed(step, frame);
+  }
+  frame.is_exact = frame.is_exact && match(step.outs, frame);
+}
+
+void call(const Step& step, Frame& frame, bool unobserved) {
+  const bool is_direct = unobserved && (step.kernel || step.exact) && reads_plain(step, frame);
+  if (is_direct && frame.is_exact && step.exact) {
+    step.exact(step, frame);
+  } else {
+    call_generic(step, frame, is_direct && step.kernel);
   }
 }
 
@@ -180,6 +199,7 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
     frame.slots[slot] = tensor;
   }
   frame.bound = bind(plan, frame);
+  frame.is_exact = plan.is_static && match(plan.inputs, frame);
   for (const Index slot : plan.unread) {
     frame.slots[slot] = {};
   }

@@ -1,0 +1,249 @@
+"""Capture a live backward: run it once for real, node by node in the engine's order, and record what it calls.
+
+    capture: native Walk -> (results, Capture)          Capture.layout() -> Layout, which gradc._C.Recording is made from
+
+The native LiveRun drives; a Capture is its observer. Nodes whose state the walk's key shows are recorded as ATen calls.
+Every other node (one with hooks, a Python Function, one that looks at data) is a boundary: it runs live, then and on every
+later run, and cuts the recording into pieces. See Note [Compiled autograd].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+from gradc.errors import UnsupportedError
+from gradc.executor import native
+from gradc.ir.program import Program
+from gradc.ir.recorder import Recorder, tensor_meta
+
+Slots = list[int]  # -1: an undefined gradient
+Waiting = list[tuple[int, Slots]]
+
+_DATA_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_EXPLICIT_OFFSET = ("aten::as_strided", "aten::set_")
+
+
+@dataclasses.dataclass
+class Ran:
+    """A recorded node. ``grad`` is the slot of a leaf's new ``.grad``, or -1."""
+
+    node: int
+    is_leaf: bool = False
+    grad: int = -1
+
+
+@dataclasses.dataclass
+class Boundary:
+    """A node that runs live. ``position`` counts the instructions before it; the rest is the engine's state after it."""
+
+    node: int
+    position: int
+    inputs: Slots
+    outputs: Slots
+    metadata: list[bytes]
+    dying: Slots = dataclasses.field(default_factory=list)
+    done: list[int] = dataclasses.field(default_factory=list)
+    not_ready: Waiting = dataclasses.field(default_factory=list)
+    ready: Waiting = dataclasses.field(default_factory=list)
+    results: Slots = dataclasses.field(default_factory=list)
+
+    @property
+    def waiting(self) -> set[int]:
+        """Slots that the rest of the run needs if it has to go on live from here."""
+        slots = {slot for _, inputs in (*self.not_ready, *self.ready) for slot in inputs}
+        return (slots | set(self.results)) - {-1}
+
+
+class LiveRecorder(Recorder):
+    """A Recorder of real tensors that says when a call cannot stand in a recording.
+
+    ``taint`` is the reason: the call's result depends on data, or it reads a tensor that nobody knows how to find again.
+    """
+
+    def __init__(self, place: Any) -> None:
+        super().__init__("compiled_autograd", lift=self._find, place=place)
+        self.taint = ""
+        self.has_offsets = False
+        self._inputs: dict[tuple[Any, ...], int] = {}
+        self._live: dict[tuple[Any, ...], int] = {}
+
+    def add_walked(self, tensor: torch.Tensor, name: str) -> int:
+        slot = self.add_input(tensor, name)
+        self._inputs.setdefault(handle_of(tensor), slot)
+        return slot
+
+    def add_live(self, tensor: torch.Tensor, name: str) -> int:
+        """A slot for what a boundary returned."""
+        slot = self._new_slot(name, tensor_meta(tensor), "")
+        self._known[id(tensor)] = (slot, tensor)
+        self._live[handle_of(tensor)] = slot
+        return slot
+
+    def slot(self, tensor: torch.Tensor | None) -> int:
+        """The slot of a value; -1 for an undefined gradient."""
+        if tensor is None:
+            return -1
+        known = self.slot_of(tensor)
+        return self._find(tensor) if known is None else known
+
+    def is_live(self, slot: int) -> bool:
+        return slot in self._live.values()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(op, types, args, kwargs)
+        if _DATA_TAGS & set(op.tags):
+            self.taint = self.taint or f"result that depends on data ({op})"
+        if op._schema.name in _EXPLICIT_OFFSET:
+            self.has_offsets = True
+        return result
+
+    def _result(self, op: Any, leaf: Any) -> int | None:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
+            self.taint = self.taint or "tensor that is not strided"
+        return super()._result(op, leaf)
+
+    def _find(self, tensor: torch.Tensor) -> int:
+        """The slot of a tensor that came about without a recorded call: another handle, or a number's wrapper."""
+        extension = native.extension()
+        assert extension is not None
+        slot = self._find_alias(tensor)
+        if slot is None and extension.is_wrapped_number(tensor):  # made from a constant of the node, which is in the key
+            return self.add_constant(tensor)
+        if slot is None:
+            self.taint = self.taint or "tensor of unknown origin"
+            slot = self.add_phantom(tensor)
+        self._known[id(tensor)] = (slot, tensor)
+        return slot
+
+    def _find_alias(self, tensor: torch.Tensor) -> int | None:
+        if tensor.layout is not torch.strided:
+            return None
+        handle = handle_of(tensor)
+        known, live = self._inputs.get(handle), self._live.get(handle)
+        if known is None:
+            known = next((slot for slot, other in self._known.values() if handle_of(other) == handle), None)
+        if known is not None and live is not None and known != live:
+            return None  # one memory now, but a hook may return another tensor next time
+        return live if known is None else known
+
+
+class Capture:
+    """The observer of one capture. ``failure`` is why the whole graph cannot be replayed, or ""."""
+
+    def __init__(self, walk: Any) -> None:
+        self.walk = walk
+        self.recorder = LiveRecorder(self._place)
+        self.names = [walk.name(node) for node in range(walk.num_nodes)]
+        self.inputs = [
+            self.recorder.add_walked(tensor, "grad_root" if position < walk.num_grads else "saved")
+            for position, tensor in enumerate(walk.tensors)
+        ]
+        self.events: list[Ran | Boundary] = []
+        self.results: Slots = []
+        self.failure = ""
+        self._node = -1
+        self._start, self._first_slot = 0, 0
+        self._entered: Slots = []
+        self._origin = "torch::autograd::GraphRoot (NodeCall 0)"
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        return [event for event in self.events if isinstance(event, Boundary)]
+
+    # ---- what the native run tells
+
+    def begin(self) -> None:
+        _push_mode(self.recorder)
+
+    def end(self) -> None:
+        _pop_mode()
+        self._fail_if_tainted()
+
+    def enter(self, node: int, inputs: list[torch.Tensor | None]) -> None:
+        self._fail_if_tainted()  # an addition between two nodes
+        self._node, self._start, self._first_slot = node, len(self.recorder.instructions), len(self.recorder.slots)
+        self._entered = [self.recorder.slot(value) for value in inputs]
+        self._origin = f"{self.names[node]} (NodeCall {node + 1})"
+
+    def leave(self, node: int, outputs: list[torch.Tensor | None]) -> bool:
+        slots = [self.recorder.slot(value) for value in outputs]
+        if not self.recorder.taint:
+            if not (self.events and isinstance(self.events[-1], Ran) and self.events[-1].node == node):
+                self.events.append(Ran(node, self.walk.is_leaf(node)))
+            return False
+        if self.walk.is_leaf(node) or any(-1 < slot < self._first_slot for slot in slots):
+            self._fail_if_tainted()
+            return False
+        self.recorder.taint = ""
+        del self.recorder.instructions[self._start :]
+        self._add_boundary(node, self._entered, outputs, slots)
+        return True
+
+    def accumulated(self, node: int, grad: torch.Tensor) -> None:
+        self.events.append(Ran(node, True, self.recorder.slot(grad)))
+
+    def boundary(self, node: int, inputs: list[torch.Tensor | None], outputs: list[torch.Tensor | None]) -> None:
+        before = [self.recorder.slot(value) for value in inputs]
+        self._fail_if_tainted()
+        after = [-1 if value is None else self.recorder.add_live(value, "live") for value in outputs]
+        self._add_boundary(node, before, outputs, after)
+
+    def snapshot(self, done: list[int], not_ready: list[Any], ready: list[Any], results: list[Any]) -> None:
+        boundary = self.events[-1]
+        assert isinstance(boundary, Boundary)
+        boundary.done = done
+        boundary.not_ready = [(node, self._slots(inputs)) for node, inputs in not_ready]
+        boundary.ready = [(node, self._slots(inputs)) for node, inputs in ready]
+        boundary.results = self._slots(results)
+
+    def report(self) -> tuple[Program, list[int]]:
+        """All calls as one Program, whose inputs are the walked tensors; and the number of the node that each came from."""
+        return self.recorder.program([]), []
+
+    # ---- helpers
+
+    def _slots(self, values: list[torch.Tensor | None]) -> Slots:
+        return [self.recorder.slot(value) for value in values]
+
+    def _add_boundary(self, node: int, inputs: Slots, outputs: list[Any], slots: Slots) -> None:
+        extension = native.extension()
+        assert extension is not None
+        for value, slot in zip(outputs, slots, strict=True):
+            if value is not None:
+                self.recorder._live[handle_of(value)] = slot
+        metadata = [extension.metadata_of(value) for value in outputs]
+        self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata))
+
+    def _fail_if_tainted(self) -> None:
+        self.failure = self.failure or self.recorder.taint
+        self.recorder.taint = ""
+
+    def _place(self) -> tuple[str, str]:
+        return "", self._origin
+
+
+def capture(walk: Any) -> tuple[list[torch.Tensor | None], Capture]:
+    """Run the walked graph live, once, and return its results and what was recorded."""
+    extension = native.extension()
+    assert extension is not None
+    observer = Capture(walk)
+    results = extension.capture(walk, observer)
+    observer.results = observer._slots(results)
+    observer._fail_if_tainted()
+    return results, observer
+
+
+def handle_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What two handles of one value have in common: memory and layout."""
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
+    storage = tensor.untyped_storage()._cdata
+    bits = tensor.is_conj(), tensor.is_neg()
+    return (storage, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), bits)
+
+
+__all__ = ["Boundary", "Capture", "Ran", "UnsupportedError", "capture", "handle_of"]

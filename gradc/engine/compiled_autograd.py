@@ -1,0 +1,238 @@
+"""Compiled Autograd: capture what really happens at ``loss.backward()``, and replay it.
+
+    with gradc.compiled_autograd.enable(): loss.backward()
+
+    torch.autograd's run_backward --walk: key--> hit? replay : capture--> gradients, hooks run, .grad accumulated
+
+Replaying makes the engine's calls in the engine's order, so the gradients are eager's, bit for bit. What cannot be captured
+runs in torch's own engine, counted in ``gradc.counters["fallbacks"]``. See Note [Compiled autograd].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gradc.config import config
+from gradc.engine import logs
+from gradc.engine.capture import Capture, capture
+from gradc.engine.graph import build_graph
+from gradc.engine.pieces import lay_out
+from gradc.errors import UnsupportedError
+from gradc.executor import native
+from gradc.ir.recorder import Recorder
+from gradc.report.record import count, fallback
+from gradc.state import exotic_mode
+from gradc.torch_private import dispatch_modes
+
+Compiler = Callable[[Any], Callable[..., Any]]
+
+MAX_RECORDINGS = 64
+MAX_MISSES = 32
+_UNUSED = (
+    "One of the differentiated Tensors appears to not have been used in the graph. "
+    "Set allow_unused=True if this is the desired behavior."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What one ``enable`` asks for. ``is_on`` is False inside ``disable``."""
+
+    is_on: bool
+    compiler: Compiler | None = None
+    dynamic: bool | None = None
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Setting] = []
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> Iterator[None]:
+    """Capture the backward passes inside, in this thread.
+
+    Arguments:
+        compiler: what ``gradc.compile(backend=..., fullgraph=...)`` returns, or any function of a GraphModule: called once
+            for each captured graph. gradc replays the graph natively all the same; see the Note for what that means.
+        dynamic: True, False, or None: sizes are part of a graph's key for now, whatever is given.
+    """
+    with _pushed(Setting(True, compiler, dynamic)):
+        yield
+
+
+@contextlib.contextmanager
+def disable() -> Iterator[None]:
+    """Run the backward passes inside in torch's engine, uncounted, whatever is enabled around."""
+    with _pushed(Setting(False)):
+        yield
+
+
+def last_graph() -> torch.fx.GraphModule | None:
+    """The graph captured last, as a GraphModule that can be called: (inputs, sizes, scalars, hooks) -> results."""
+    return None if _Session.last is None else _Session.last()
+
+
+def reset() -> None:
+    """Forget every captured graph."""
+    _Session.recordings = None
+    _Session.last = None
+    _Session.num_misses = 0
+    logs.reset()
+
+
+@contextlib.contextmanager
+def _pushed(setting: Setting) -> Iterator[None]:
+    _local.stack.append(setting)
+    try:
+        yield
+    finally:
+        _local.stack.pop()
+
+
+def _setting() -> Setting:
+    if _local.stack:
+        return _local.stack[-1]
+    return Setting(config.compiled_autograd)
+
+
+class _Session:
+    """What this process has captured."""
+
+    recordings: Any = None
+    last: Callable[[], torch.fx.GraphModule] | None = None
+    num_misses = 0
+
+
+# ---- the way in
+
+
+def install() -> None:
+    """Send every backward pass of torch.autograd through here. Done once, at import; one comparison where not enabled."""
+    original = torch.autograd.graph._engine_run_backward
+    if hasattr(original, "_gradc_original"):
+        return
+
+    @functools.wraps(original)
+    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _setting().is_on:
+            return original(tensors, *args, **kwargs)
+        results = _run(tensors, *args, **kwargs)
+        return original(tensors, *args, **kwargs) if results is NotImplemented else results
+
+    run_backward._gradc_original = original  # type: ignore[attr-defined]
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]
+
+
+def _run(
+    tensors: Any,
+    grads: Any,
+    keep_graph: bool,
+    create_graph: bool,
+    inputs: Any = (),
+    allow_unreachable: bool = False,
+    accumulate_grad: bool = False,
+) -> Any:
+    """The results of one backward pass; NotImplemented if torch's engine has to run it."""
+    extension = native.extension()
+    reason = _why_not(extension, create_graph)
+    if reason is not None:
+        return _leave(reason)
+    try:
+        walk = extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+    except extension.Unsupported as error:
+        return _leave(str(error))
+    except RuntimeError:  # a saved tensor that was freed, or modified in place: the engine raises where it meets it
+        return _leave("saved tensor that cannot be read")
+    results = _replay_or_capture(extension, walk)
+    if results is NotImplemented or accumulate_grad:
+        return results
+    if not allow_unreachable and any(result is None for result in results):
+        raise RuntimeError(_UNUSED)
+    return tuple(results)
+
+
+def _replay_or_capture(extension: Any, walk: Any) -> Any:
+    if _Session.recordings is None:
+        _Session.recordings = extension.Recordings(MAX_RECORDINGS)
+    recordings = _Session.recordings
+    recording = recordings.find(walk)
+    if recording is None:
+        _Session.num_misses += 1
+        if _Session.num_misses > MAX_MISSES:
+            return _leave("graph that differs at every step")
+        return _capture(extension, walk)
+    if recording.is_live:
+        return _leave("graph that cannot be captured")
+    _Session.num_misses = 0
+    count("compiled_autograd", "hits")
+    results, gave_up = extension.replay(walk, recording)
+    if gave_up:
+        count("compiled_autograd", "finished live")
+    return results
+
+
+def _capture(extension: Any, walk: Any) -> Any:
+    """Run the pass live, keep what was recorded, and return its results."""
+    logs.miss(walk)
+    offsets = [tensor.storage_offset() for tensor in walk.tensors]
+    results, captured = capture(walk)
+    count("compiled_autograd", "captures")
+    count("stats", "unique_graphs")
+    try:
+        if captured.failure:
+            raise UnsupportedError(captured.failure)
+        layout = lay_out(captured)
+    except UnsupportedError as error:
+        logs.not_captured(str(error))
+        _Session.recordings.keep(extension.Recording(walk, None, []))
+        return results
+    _Session.recordings.keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+    _remember(captured)
+    return results
+
+
+def _remember(captured: Capture) -> None:
+    """Make the captured graph available to ``last_graph`` and the logs, and to the compiler that asked for graphs."""
+    program, details = captured.report()
+    _Session.last = functools.cache(lambda: build_graph(program, details))
+    compiler = _setting().compiler
+    logs.captured(_Session.last)
+    if compiler is not None:
+        compiler(_Session.last())
+
+
+def _why_not(extension: Any, create_graph: bool) -> str | None:
+    """Why torch's engine has to run this pass, or None. "" is a reason not worth counting: gradc's own tracing."""
+    if extension is None or not hasattr(extension, "Walk"):
+        return "no extension"
+    if create_graph:
+        return "create_graph"
+    mode = exotic_mode()
+    if mode and any(isinstance(active, Recorder) for active in dispatch_modes()):
+        return ""
+    if mode:
+        return mode
+    if torch._dynamo.compiled_autograd.compiled_autograd_enabled:
+        return "torch's compiled autograd"
+    return None
+
+
+def _leave(reason: str) -> Any:
+    if reason:
+        fallback(f"compiled autograd: {reason}")
+    return NotImplemented
+
+
+install()

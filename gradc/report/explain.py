@@ -1,0 +1,198 @@
+"""Explain what gradc makes of a function: graphs, segments, what is saved, what ran eagerly, what was captured again.
+
+    explain: function or module -> (arguments -> Explanation)
+
+The function is run twice, as ``gradc.check`` runs it, on copies of its arguments. What the second call still captures
+would be captured again and again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gradc.aot.region import Region
+from gradc.aot.segments import Segment
+from gradc.frontend.compile import DEFAULT_BACKEND, compile
+from gradc.frontend.control import reset
+from gradc.report.check import copies, differentiate
+from gradc.report.record import Fallback, listening
+from gradc.report.table import table
+from gradc.torch_private import compilations, graph_breaks, is_compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """One segment: how many autograd nodes of eager's it stands for, what it keeps, and the user's line it ends with."""
+
+    num_nodes: int
+    saved_bytes: int
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """One region. ``num_calls``: ATen calls of its forward. ``saved_bytes``: kept for backward, beside its inputs."""
+
+    name: str
+    num_calls: int
+    segments: tuple[Cut, ...]
+    saved_bytes: int
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphBreak:
+    """Where Dynamo ended a graph: its reason, and the function it was in."""
+
+    reason: str
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What ``gradc.explain`` found. ``str`` of it is a report.
+
+    Attributes:
+        graphs: the regions, in the order in which they were made.
+        graph_breaks: where Dynamo gave up; Python runs in between.
+        fallbacks: what ran eagerly, with the reason; one entry per occurrence.
+        recaptures: what was captured or compiled again, and what had changed.
+    """
+
+    graphs: tuple[Graph, ...]
+    graph_breaks: tuple[GraphBreak, ...]
+    fallbacks: tuple[Fallback, ...]
+    recaptures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
+        head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
+        return "\n".join([head, *self._graphs(), *self._rest()])
+
+    def _graphs(self) -> Iterator[str]:
+        if not self.graphs:
+            return
+        headers = ["graph", "calls", "autograd nodes by segment", "saved"]
+        rows = [
+            [graph.name, str(graph.num_calls), " + ".join(str(cut.num_nodes) for cut in graph.segments) or "-", _size(graph)]
+            for graph in self.graphs
+        ]
+        yield f"\n{table(headers, rows)}"
+        for graph in self.graphs:
+            if graph.where:
+                yield f"{graph.name} begins at {graph.where}"
+
+    def _rest(self) -> Iterator[str]:
+        for graph_break in self.graph_breaks:
+            yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where)
+        for found in dict.fromkeys(self.fallbacks):
+            times = self.fallbacks.count(found)
+            text = f"{found.kind}: {found.detail}" if found.detail else found.kind
+            yield f"\nran eagerly{f' {times} times' if times > 1 else ''}: {text}" + _at(found.where)
+        for recapture in self.recaptures:
+            yield f"\ncaptured again: {recapture}"
+
+
+def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> Callable[..., Explanation]:
+    """Compile ``function``, run it twice with its backward, and say what was made of it.
+
+        print(gradc.explain(model)(x))
+
+    Forgets what was compiled before (``gradc.reset``), so that everything is seen.
+
+    Arguments:
+        function: a function or a module; one that gradc.compile returned is explained as it was compiled. It may be a
+            whole step: backward runs from those results only that still have a graph.
+        backend: for a function that is not compiled yet.
+
+    Returns:
+        A function of the arguments, which are copied for each run, that returns an Explanation.
+
+    Raises:
+        ConfigError: for an unknown backend, or an argument that cannot be copied.
+    """
+    compiled = function if is_compiled(function) else compile(function, backend=backend)
+
+    def run(*args: Any) -> Explanation:
+        reset()
+        known, breaks = compilations(), graph_breaks()
+        with listening() as events:
+            for _ in range(2):
+                _, given = copies(compiled, args)
+                with torch.random.fork_rng():
+                    differentiate(compiled(*given))
+        new = [done for done in compilations() if not any(done is old for old in known)]
+        reasons = [reason for reason, times in graph_breaks().items() if times > breaks.get(reason, 0)]
+        return Explanation(
+            graphs=tuple(_graph(event) for _, event in events if isinstance(event, Region)),
+            graph_breaks=tuple(_graph_break(reason, new) for reason in reasons),
+            fallbacks=tuple(event for _, event in events if isinstance(event, Fallback)),
+            recaptures=(
+                *(f"{_place(done)}: {done.recompile_reason.split(': ', 1)[-1]}" for done in new if done.recompile_reason),
+                *(str(event) for artifact, event in events if artifact == "recompiles"),
+            ),
+        )
+
+    return run
+
+
+def _graph(region: Region) -> Graph:
+    cuts = tuple(
+        Cut(len(segment.nodes), _saved_bytes(region, [segment]), region.tape.line_of(segment.nodes[0]))
+        for segment in region.segments
+    )
+    where = next((call.where for call in region.forward.instructions if call.where), "")
+    return Graph(region.name, len(region.forward.instructions), cuts, _saved_bytes(region, region.segments), where)
+
+
+def _saved_bytes(region: Region, segments: Any) -> int:
+    """Memory that backward needs and forward made: each storage once, in the sizes of the call that was captured."""
+    primals = {p.fake.untyped_storage()._cdata for p in region.tape.primals if p.fake is not None}
+    saved = [region.tape.saved[index].fake for index in _saved_by(segments)]
+    storages = {fake.untyped_storage()._cdata: fake.untyped_storage() for fake in saved}
+    return sum(_hint(storage.nbytes()) for key, storage in storages.items() if key not in primals)
+
+
+def _saved_by(segments: tuple[Segment, ...]) -> set[int]:
+    return {index for segment in segments for index in segment.saved}
+
+
+def _hint(number: Any) -> int:
+    return number if isinstance(number, int) else number.node.hint
+
+
+def _graph_break(reason: str, new: list[Any]) -> GraphBreak:
+    places = [_place(done) for done in new if any(reason in restart for restart in done.restart_reasons or ())]
+    return GraphBreak(_first_words(reason), places[0] if places else "")
+
+
+def _first_words(reason: str) -> str:
+    """What broke the graph, and Dynamo's explanation, without its hints."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    explained = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), "")
+    return f"{lines[0]}: {explained}" if explained else lines[0]
+
+
+def _place(done: Any) -> str:
+    return f"{done.co_name} at {done.co_filename}:{done.co_firstlineno}"
+
+
+def _at(where: str) -> str:
+    return f"\n  at {where}" if where else ""
+
+
+def _number(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def _size(graph: Graph) -> str:
+    number = float(graph.saved_bytes)
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

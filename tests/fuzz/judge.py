@@ -1,0 +1,102 @@
+"""Is a program wrong under a compiler? And the smallest one that is wrong in the same way.
+
+    judge: (Program, Compiler) -> Verdict        shrink: (Program, Compiler) -> Program
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+import time
+from typing import Any
+
+from tests.compilers import DYNAMO, Compiler
+from tests.fuzz.program import Program, smaller
+from tests.oracle import Report, compare
+
+TIMEOUT_SECONDS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """``status``: ok, eagerly (a part ran eagerly), dynamo (its own eager backend differs, too), wrong, hang."""
+
+    status: str
+    detail: str = ""
+
+
+class _Hang(BaseException):
+    pass
+
+
+def judge(program: Program, compiler: Compiler) -> Verdict:
+    """Compare one program with eager."""
+    report = _compare(program, compiler)
+    if report is None:
+        return Verdict("hang")
+    if not report.differences:
+        return Verdict("eagerly", ", ".join(report.fallbacks)) if report.fallbacks else Verdict("ok")
+    if compiler is not DYNAMO:
+        dynamo = _compare(program, DYNAMO)
+        if dynamo is None or dynamo.differences:
+            return Verdict("dynamo", report.differences[0])
+    return Verdict("wrong", "\n".join(report.differences[:4]))
+
+
+def shrink(program: Program, compiler: Compiler, seconds: float = 90) -> Program:
+    """Take parts away as long as it stays wrong in the same way, and an eager run of it stays possible."""
+    report = _compare(program, compiler)
+    if report is None or not report.differences:
+        return program
+    wrong = kind_of(report.differences[0])
+    deadline = time.time() + seconds
+    progress = True
+    while progress and time.time() < deadline:
+        progress = False
+        for candidate in smaller(program):
+            if time.time() > deadline:
+                break
+            if _is_wrong(candidate, compiler, wrong):
+                program, progress = candidate, True
+                break
+    return program
+
+
+def kind_of(difference: str) -> str:
+    """``values differ``, ``missing``, ``raises RuntimeError``, ...: the difference without the place and the numbers."""
+    text = difference.split("\n")[0]
+    if not text.startswith("raises"):
+        text = text.partition(": ")[2] or text
+    return re.split(r"[:(,;]|\d", text)[0].strip()
+
+
+def _is_wrong(program: Program, compiler: Compiler, wrong: str) -> bool:
+    try:
+        report = _compare(program, compiler)
+    except Exception:
+        return False
+    if report is None or not report.differences or report.eager.error is not None:
+        return False
+    if kind_of(report.differences[0]) != wrong:
+        return False
+    dynamo = _compare(program, DYNAMO) if compiler is not DYNAMO else None
+    return compiler is DYNAMO or (dynamo is not None and not dynamo.differences)
+
+
+def _compare(program: Program, compiler: Compiler) -> Report | None:
+    """None for a hang."""
+
+    def stop(*_: Any) -> None:
+        raise _Hang
+
+    step, makers = program.step()
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(TIMEOUT_SECONDS)
+    try:
+        return compare(step, *makers, compiler=compiler)
+    except _Hang:
+        return None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

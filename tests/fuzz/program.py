@@ -1,0 +1,132 @@
+"""A generated program: readable Python source, and the step that it defines.
+
+    Program.source() -> text          Program.step() -> (step, makers), for the oracle
+
+The text is a test: ``inputs`` as makers, ``f`` compiled, the driver that calls it and differentiates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.fuzz import toolbox
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A compound statement: ``head`` (with its colon) over ``body``."""
+
+    head: str
+    body: tuple[Statement, ...]
+
+
+Statement = str | Block
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One program.
+
+    Attributes:
+        inputs: name -> expression of its maker.
+        options: arguments of ``compile`` other than the function.
+        body: of the compiled function; its parameters are the names of ``inputs``.
+        outputs: key -> name of the variable that is returned under it.
+        driver: what the step does; calls ``f``, and appends to ``events`` what is to be compared.
+    """
+
+    inputs: dict[str, str]
+    options: str
+    body: tuple[Statement, ...]
+    outputs: dict[str, str]
+    driver: tuple[Statement, ...]
+
+    def source(self, name: str = "step") -> str:
+        parameters = ", ".join(self.inputs)
+        returned = ", ".join(f'"{key}": {variable}' for key, variable in self.outputs.items())
+        lines = [f"def {name}(compile, {parameters}):", "    events = []", ""]
+        lines += [f"    @compile({self.options})", f"    def f({parameters}):"]
+        lines += _indented(self.body, 8)
+        lines += [f"        return {{{returned}}}", ""]
+        lines += _indented(self.driver, 4)
+        lines += ["    return events", ""]
+        return "\n".join(lines)
+
+    def test(self, name: str) -> str:
+        """The program as a test for tests/fuzz/test_found.py."""
+        makers = ", ".join(self.inputs.values())
+        return f"{self.source(f'{name}_step')}\n\ndef test_{name}():\n    check({name}_step, {makers}, allow_fallback=True)\n"
+
+    def step(self) -> tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]:
+        """The step and the makers of its inputs."""
+        text = self.source()
+        filename = f"<fuzz {hash(text) & 0xFFFFFFFF:08x}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+        space: dict[str, Any] = {name: getattr(toolbox, name) for name in toolbox.__all__}
+        exec(compile(text, filename, "exec"), space)
+        return space["step"], tuple(eval(maker, space) for maker in self.inputs.values())
+
+
+def _indented(statements: tuple[Statement, ...], width: int) -> list[str]:
+    lines: list[str] = []
+    for statement in statements:
+        if isinstance(statement, Block):
+            lines += [" " * width + statement.head, *_indented(statement.body or ("pass",), width + 4)]
+        else:
+            lines.append(" " * width + statement)
+    return lines
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with one part less: an output, a statement, a block's head, an option, an input."""
+    for driver in _smaller_statements(program.driver):
+        yield dataclasses.replace(program, driver=driver)
+    for key in program.outputs:
+        rest = {k: v for k, v in program.outputs.items() if k != key}
+        yield dataclasses.replace(program, outputs=rest)
+    for body in _smaller_statements(program.body):
+        yield dataclasses.replace(program, body=body)
+    if program.options:
+        yield dataclasses.replace(program, options="")
+    for name in program.inputs:
+        if len(program.inputs) > 1 and not _mentions(program, name):
+            yield _without_input(program, name)
+
+
+def _smaller_statements(statements: tuple[Statement, ...]) -> Iterator[tuple[Statement, ...]]:
+    half = len(statements) // 2
+    if half > 2:
+        yield statements[:half]
+        yield statements[half:]
+    for position in reversed(range(len(statements))):
+        before, after = statements[:position], statements[position + 1 :]
+        yield before + after
+        statement = statements[position]
+        if isinstance(statement, Block):
+            yield before + statement.body + after
+            for body in _smaller_statements(statement.body):
+                yield before + (Block(statement.head, body),) + after
+
+
+def _mentions(program: Program, name: str) -> bool:
+    text = "\n".join(_indented(program.body, 0)) + " " + " ".join(program.outputs.values())
+    return name in text.replace("(", " ").replace(")", " ").replace(",", " ").replace(".", " ").replace("[", " ").split()
+
+
+def _without_input(program: Program, name: str) -> Program:
+    inputs = {key: maker for key, maker in program.inputs.items() if key != name}
+
+    def rewrite(statement: Statement) -> Statement:
+        if isinstance(statement, Block):
+            return Block(statement.head, tuple(rewrite(inner) for inner in statement.body))
+        if "f(" not in statement:
+            return statement
+        head, _, tail = statement.partition("f(")
+        given, _, rest = tail.partition(")")
+        kept = [part for part in given.split(", ") if part.split("[")[0].split(".")[0] != name]
+        return f"{head}f({', '.join(kept)}){rest}"
+
+    return dataclasses.replace(program, inputs=inputs, driver=tuple(rewrite(s) for s in program.driver))

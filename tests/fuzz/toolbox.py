@@ -1,0 +1,103 @@
+"""What generated programs call, besides torch: a few autograd.Functions, hooks, and ``attempt``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tests.oracle import constant, indices, leaf
+
+__all__ = [
+    "F",
+    "Product",
+    "Shrink",
+    "TwoOutputs",
+    "attempt",
+    "checkpoint",
+    "constant",
+    "doubling",
+    "indices",
+    "leaf",
+    "loss_of",
+    "noting",
+    "packed_as_double",
+    "torch",
+]
+
+
+class Product(torch.autograd.Function):
+    """x * y with both saved."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return (grad * y).sum_to_size(x.shape), (grad * x).sum_to_size(y.shape)
+
+
+class Shrink(torch.autograd.Function):
+    """tanh, whose result is saved; the gradient is deliberately another one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return grad * (1 - y * y) * 0.5
+
+
+class TwoOutputs(torch.autograd.Function):
+    """Two outputs of one input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, a, b):
+        (x,) = ctx.saved_tensors
+        return a * x.cos() - b * x.sin()
+
+
+def attempt(events: list[Any], action: Callable[[], Any]) -> None:
+    """Run ``action``; note its result, or the builtin class of its error."""
+    try:
+        events.append(action())
+    except Exception as error:
+        events.append(next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == builtins.__name__))
+
+
+def loss_of(outputs: dict[str, Any], *names: str) -> torch.Tensor:
+    """A scalar of the named outputs, as float32."""
+    return sum((outputs[name].float().sin().sum() for name in names), torch.zeros(()))
+
+
+def noting(events: list[Any], name: str) -> Callable[[torch.Tensor], None]:
+    """A hook that notes the gradient."""
+    return lambda grad: events.append((name, grad.clone()))
+
+
+def doubling(grad: torch.Tensor) -> torch.Tensor:
+    """A hook that changes the gradient."""
+    return grad * 2
+
+
+def packed_as_double() -> torch.autograd.graph.saved_tensors_hooks:
+    """Saved-tensor hooks that keep another dtype, and change values a little."""
+    return torch.autograd.graph.saved_tensors_hooks(
+        lambda t: (t.dtype, t.double() * 1.25), lambda kept: kept[1].to(kept[0])
+    )

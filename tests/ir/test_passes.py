@@ -1,0 +1,83 @@
+"""Passes over Programs: what goes, and what must stay."""
+
+import pytest
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.executor import interpret
+from gradc.ir.passes import drop_dead, refuse_phantoms
+from gradc.ir.recorder import Recorder
+from gradc.ir.verify import verify
+from tests.ir.build import ops, recorded
+
+
+def dropped(function, *inputs, is_backward):
+    made = drop_dead(recorded(function, *inputs), is_backward=is_backward)
+    verify(made)
+    return ops(made)
+
+
+def two_results(x):
+    x.cos()
+    return x.sin()
+
+
+def test_a_backward_loses_kernels_whose_results_nobody_uses():
+    assert dropped(two_results, torch.ones(2), is_backward=True) == ["sin"]
+
+
+def test_a_forward_keeps_every_kernel():
+    """It may raise, as an index out of bounds does; eager's would."""
+    assert dropped(two_results, torch.ones(2), is_backward=False) == ["cos", "sin"]
+
+
+@pytest.mark.parametrize("is_backward", [True, False])
+def test_views_nobody_uses_go(is_backward):
+    assert dropped(lambda x: (x.t(), x.sin())[1], torch.ones(2, 2), is_backward=is_backward) == ["sin"]
+
+
+@pytest.mark.parametrize("is_backward", [True, False])
+def test_random_draws_stay(is_backward):
+    """The next draw depends on them."""
+
+    def draw(x):
+        torch.rand(3)
+        torch.nn.functional.dropout(x, 0.5)
+        return x.sin()
+
+    assert dropped(draw, torch.ones(2), is_backward=is_backward)[0] == "rand"
+    assert any("bernoulli" in name or "dropout" in name for name in dropped(draw, torch.ones(2), is_backward=is_backward))
+
+
+@pytest.mark.parametrize("is_backward", [True, False])
+def test_mutations_stay_and_what_they_read(is_backward):
+    def mutate(x, y):
+        x.view(-1).add_(y.sin())
+        return y
+
+    assert dropped(mutate, torch.ones(2, 2), torch.ones(4), is_backward=is_backward) == ["view", "sin", "add_"]
+
+
+def test_detached_handles_are_read_through():
+    made = drop_dead(recorded(lambda x: x.sin().detach().cos(), torch.ones(2)), is_backward=True)
+    assert ops(made) == ["sin", "cos"]
+
+
+def test_a_detached_output_stays_an_object_of_its_own():
+    made = drop_dead(recorded(lambda x: (y := x.sin(), y.detach()), torch.ones(2)), is_backward=True)
+    assert ops(made) == ["sin", "detach"]
+    sin, detached = interpret.lower(made)([torch.ones(2)])
+    assert sin is not detached and sin.data_ptr() == detached.data_ptr()
+
+
+def test_a_value_that_cannot_be_had_is_refused_only_if_read():
+    recorder = Recorder("program", lift=lambda tensor: recorder.add_phantom(tensor))
+    x, hidden = torch.ones(2), torch.ones(2)
+    recorder.add_input(x, "x")
+    with recorder:
+        hidden.cos()
+        result = x.sin()
+    made = recorder.program([result])
+    assert ops(refuse_phantoms(drop_dead(made, is_backward=True))) == ["sin"]
+    with pytest.raises(UnsupportedError, match="forward value kept outside saved tensors: aten.cos.default"):
+        refuse_phantoms(drop_dead(made, is_backward=False))

@@ -1,0 +1,73 @@
+"""What a Recorder notes: calls below autograd, names, constants, autocast, mutation."""
+
+import keyword
+
+import pytest
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.ir.recorder import RESERVED, Recorder
+from gradc.ir.verify import verify
+from tests.ir.build import ops, recorded
+
+
+def test_composite_ops_are_recorded_as_what_they_call():
+    made = recorded(lambda x, w: torch.nn.functional.linear(x, w), torch.ones(2, 3), torch.ones(4, 3))
+    assert ops(made) == ["t", "mm"]
+
+
+def test_calls_that_return_no_tensor_are_left_out():
+    assert ops(recorded(lambda x: x.sin() if x.stride(0) == 1 else x, torch.ones(2))) == ["sin"]
+
+
+def test_an_in_place_call_keeps_its_slot():
+    made = recorded(lambda x: x.sin().add_(1), torch.ones(2))
+    sin, add = made.instructions
+    assert add.outs == sin.outs == add.writes
+    verify(made)
+
+
+def test_a_tensor_of_the_code_becomes_a_constant():
+    weight = torch.ones(2)
+    made = recorded(lambda x: x * weight, torch.ones(2))
+    assert [tensor is weight for tensor in made.constants.values()] == [True]
+    verify(made)
+
+
+def test_a_literal_is_cloned_at_each_run():
+    """``torch.tensor`` inside: eager makes a new tensor each time, so in-place use must not reach the constant."""
+    made = recorded(lambda x: torch.tensor([1.0, 2.0]).add_(x), torch.ones(2))
+    assert "clone" in ops(made)
+    assert [tensor.tolist() for tensor in made.constants.values()] == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("name", ["lambda", "args", "torch", "s27", "2d", "a b", "", "layers.0.weight"])
+def test_any_name_becomes_one_that_can_be_printed(name):
+    recorder = Recorder("program")
+    for _ in range(2):
+        recorder.add_input(torch.ones(2), name)
+    made = recorder.program([])
+    first, second = (slot.name for slot in made.slots)
+    assert first != second and first.isidentifier() and not keyword.iskeyword(first) and first not in RESERVED
+    verify(made)
+
+
+def test_names_that_look_like_numbered_ones_do_not_clash():
+    recorder = Recorder("program")
+    for name in ("sin_1", "sin", "sin", "sin"):
+        recorder.add_input(torch.ones(2), name)
+    assert len({slot.name for slot in recorder.slots}) == 4
+
+
+def test_autocast_is_noted_for_calls_that_would_see_it():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = recorded(lambda x: torch.bilinear(x, x, x.view(1, 2, 2), None), torch.ones(2, 2))
+    seen = {name: call.autocast.enabled for name, call in zip(ops(made), made.instructions)}
+    assert seen["_trilinear"] == (("cpu", torch.bfloat16),)
+
+
+def test_a_data_dependent_number_is_refused():
+    from gradc.torch_private import FakeTensorMode
+
+    with pytest.raises((UnsupportedError, RuntimeError)), FakeTensorMode() as mode:
+        recorded(lambda x: x * x.sum().item(), mode.from_tensor(torch.ones(2)))
