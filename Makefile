@@ -4,13 +4,15 @@ BIN    := .venv/bin
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/*/csrc/*)
 
-.PHONY: help venv demo test check bench clean
+.PHONY: help venv demo test check sweep fuzz bench clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
-	@echo "make bench   time whole training steps (minutes)"
+	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md (an hour)"
+	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
+	@echo "make bench   time whole training steps (half an hour; on an idle machine)"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -34,8 +36,16 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_import_direction.py
 
+sweep: venv
+	$(BIN)/python -m tests.sweep all
+
+PROGRAMS ?= 200
+SEED     ?= 0
+fuzz: venv
+	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED)
+
 bench: venv
 	$(BIN)/python -m benchmarks.steps
 
 clean:
-	rm -rf .venv build gradc.egg-info gradc/_C*.so demo-out
+	rm -rf .venv build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -73,14 +74,22 @@ def set_autocast(state: AutocastState) -> None:
             torch.set_autocast_dtype(device, enabled[device])
 
 
+@contextlib.contextmanager
+def autocast_set_to(state: AutocastState) -> Iterator[None]:
+    """Run a block under ``state``, and restore what was, the dtype of a disabled autocast (its default) too."""
+    before = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+    set_autocast(state)
+    try:
+        yield
+    finally:
+        for device, is_enabled, dtype in before:
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+
 def autocast_of(arguments: dict[str, Any] | list[dict[str, Any]]) -> AutocastState:
     """The state inside ``torch.autocast(**arguments)``, entered where none is active (a list: each inside the last)."""
-    before = autocast_state()
-    set_autocast(AutocastState())
-    try:
-        with contextlib.ExitStack() as stack:
-            for entry in arguments if isinstance(arguments, list) else [arguments]:
-                stack.enter_context(torch.autocast(**entry))
-            return autocast_state()
-    finally:
-        set_autocast(before)
+    with autocast_set_to(AutocastState()), contextlib.ExitStack() as stack:
+        for entry in arguments if isinstance(arguments, list) else [arguments]:
+            stack.enter_context(torch.autocast(**entry))
+        return autocast_state()

@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedFakeTensorException,
 )
-
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradc.errors import VersionError
@@ -108,7 +107,7 @@ def current_autograd_node() -> Any:
 
 
 def will_engine_execute(node: Any) -> bool:
-    """True if the running backward pass needs a gradient for ``node``, or if torch does not tell (a leaf under autograd.grad)."""
+    """True if the running backward pass needs a gradient for ``node``, or torch does not tell (a leaf under autograd.grad)."""
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
@@ -268,14 +267,14 @@ __all__ = [
     "dispatch_modes",
     "fake_mode_for",
     "functionalized_graph",
-    "is_anomaly_enabled",
-    "is_compiled",
-    "is_fake",
-    "is_forward_ad_active",
     "graph_breaks",
     "guard_module_hooks",
     "has_autocast_kernel",
     "has_gradient_hooks",
+    "is_anomaly_enabled",
+    "is_compiled",
+    "is_fake",
+    "is_forward_ad_active",
     "is_functorch_active",
     "is_graph_kept",
     "is_saving_hooked_by_user",
@@ -284,8 +283,8 @@ __all__ = [
     "num_dispatch_modes",
     "saved_tensors_hooks_enabled",
     "sequence_nr",
-    "tracing_context",
     "skip_frames_of",
+    "tracing_context",
     "will_engine_execute",
     "without_dispatch_modes",
 ]

@@ -61,9 +61,7 @@ def _gradc(backend: str | None) -> Callable[..., Any]:
     def wrap(target: Callable[..., Any], **options: Any) -> Any:
         import gradc
 
-        return gradc.compile(target, **options) if backend is None else gradc.compile(
-            target, backend=backend, **options
-        )
+        return gradc.compile(target, **options) if backend is None else gradc.compile(target, backend=backend, **options)
 
     return wrap
 

@@ -11,7 +11,7 @@ import torch
 
 os.environ.setdefault("GRADC_VERIFY", "1")  # read when gradc is imported: every Program made in a test is verified
 
-from tests import compilers  # noqa: E402
+from tests import compilers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    logging.getLogger("torch.__trace").propagate = False  # or pytest prints thousands of lines at each failure
+    logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)  # or pytest prints thousands of lines at each failure
 
 
 @pytest.fixture

@@ -261,7 +261,7 @@ def _other(first: str, path: str) -> str:
 
 
 def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit (NaN payloads too) or by ``torch.equal`` (which holds 0 and -0 equal); close if not ``is_bitwise``."""
+    """Equal bit for bit (NaN payloads too) or by ``torch.equal`` (to which 0 is -0); close if not ``is_bitwise``."""
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
         return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
@@ -307,4 +307,3 @@ def _equal_values(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float) and a != a:
         return b != b
     return type(a) is type(b) and a == b
-

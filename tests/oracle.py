@@ -14,8 +14,8 @@ the compiler's version of it. An input is a function without arguments that make
 
     check(step, leaf(3, 4), leaf(4, 4))
 
-What is compared is listed in tests.observe: results, inputs, gradients, Nones, dtypes, strides, mutations, aliasing, errors
-and generator state. To compare anything else (the order of hooks, say), put it in a list and return the list.
+What is compared is listed in tests.observe: results, inputs, gradients, Nones, dtypes, strides, mutations, aliasing,
+errors and generator state. To compare anything else (the order of hooks, say), put it in a list and return the list.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def compare(step: Step, *inputs: Maker, compiler: Compiler = GRADC, compare_mess
         fallbacks, num_graphs = compiler.fallbacks(), compiler.num_graphs()
     finally:
         compiler.reset()
-    found = differences(
-        eager, compiled, is_bitwise=compiler.is_bitwise, are_messages_compared=compare_messages
-    )
+    found = differences(eager, compiled, is_bitwise=compiler.is_bitwise, are_messages_compared=compare_messages)
     name = getattr(step, "__name__", "step")
     return Report(name, compiler.name, tuple(found), fallbacks, num_graphs, eager, compiled)
 

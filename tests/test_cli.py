@@ -41,6 +41,7 @@ def test_check_finds_a_difference(step_file, capsys):
     [
         (["check", "step.py"], "gradc check step.py: expected FILE.py:FUNCTION, for example train.py:step."),
         (["check", "nowhere.py:step"], "gradc check nowhere.py:step: there is no file nowhere.py."),
+        (["explain", "nowhere.py:step"], "gradc explain nowhere.py:step: there is no file nowhere.py."),
         (["demo", "--epochs", "0"], "--epochs 0: use a whole number from 1 to 200."),
         (["demo", "--backend", "magic"], "--backend magic: unknown. Use one or more of: eager, aot_eager, inductor,"),
         (["bench", "nothing"], "gradc bench nothing: there is no such benchmark. There are: "),
@@ -49,6 +50,29 @@ def test_check_finds_a_difference(step_file, capsys):
 def test_mistakes(arguments, message, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"gradc: error: {message}")
+
+
+def test_a_step_may_return_the_loss_it_differentiated(tmp_path, capsys):
+    path = tmp_path / "step_with_loss.py"
+    path.write_text(
+        """
+import torch
+
+def step():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 1)
+    loss = model(torch.randn(4, 3)).square().sum()
+    loss.backward()
+    return loss, model.weight.grad
+"""
+    )
+    assert main(["check", f"{path}:step"]) == 0
+    assert capsys.readouterr().out == "3 values compared: all are eager's, bit for bit.\n"
+
+
+def test_explain(step_file, capsys):
+    assert main(["explain", f"{step_file}:count"]) == 0
+    assert capsys.readouterr().out.startswith("0 graphs, 0 graph breaks, 0 fallbacks, ")
 
 
 def test_check_lists_the_functions_there_are(step_file, capsys):

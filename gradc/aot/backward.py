@@ -12,18 +12,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Node, Tape, gradient_edge
+from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import drop_dead, refuse_phantoms
-from gradc.ir.program import AutocastState, Program, TensorMeta
+from gradc.ir.program import Program, TensorMeta
 from gradc.ir.recorder import Recorder
-from gradc.state import Ambient, autocast_state, set_autocast
+from gradc.state import Ambient, autocast_set_to
 from gradc.torch_private import current_autograd_node, is_fake
 
 Grads = list[torch.Tensor | None]
@@ -69,11 +69,14 @@ class Backward:
     """A segment's backward for one key.
 
     ``program``: (defined tangents, saved tensors, symbols) -> one gradient or None per exit.
-    ``saved`` are positions in ``Segment.saved``.
+    ``saved`` are positions in ``Segment.saved``. ``released`` are those that a backward without retain_graph frees: all that
+    the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees.
     """
 
     program: Program
     saved: tuple[int, ...]
+    released: tuple[int, ...]
+    frees_hidden: bool
 
 
 def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) -> Backward:
@@ -88,8 +91,8 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     recorder = Recorder(name, place=lambda: _place(tape))
     recorder.lift = functools.partial(lift, recorder)
     used: list[int] = []
-    with tape.lock, _tracing(tape, key.ambient.autocast):
-        tangents = [_fake_tangent(tape, meta) for meta in key.tangents]
+    with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
+        tangents = [None if meta is None else fake_tangent(tape, meta) for meta in key.tangents]
         for position, tangent in enumerate(tangents):
             if tangent is not None:
                 recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
@@ -112,7 +115,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
             recorder.symbols[symbol] = ("int", recorder.inputs.index(slot), 0)
         program = recorder.program(grads)
     assert num_tangents + len(used) + len(tape.recorder.symbols) == len(program.inputs)
-    return Backward(refuse_phantoms(drop_dead(program, is_backward=True)), tuple(used))
+    return Backward(refuse_phantoms(drop_dead(program, is_backward=True)), tuple(used), *_released(segment, key))
 
 
 def run_nodes(
@@ -123,7 +126,7 @@ def run_nodes(
     Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was.
     """
     found: dict[tuple[Node, int], torch.Tensor | None] = {}
-    targets = {}
+    targets: dict[Edge, None] = {}
     for exit_, is_needed in zip(segment.exits, needed, strict=True):
         if is_needed:
             targets[exit_.source.next_functions[exit_.position]] = None
@@ -157,6 +160,22 @@ def run_nodes(
         found.get((exit_.source, exit_.position)) if is_needed else None
         for exit_, is_needed in zip(segment.exits, needed, strict=True)
     ]
+
+
+def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:
+    """What the nodes that run for ``key`` own: those between a defined tangent and a needed exit."""
+    inside = set(segment.nodes)
+    reached = {edge[0] for edge, tangent in zip(segment.entries, key.tangents, strict=True) if tangent is not None}
+    for node in segment.nodes:
+        if node in reached:
+            reached.update(target for target, _ in node.next_functions if target in inside)
+    wanted = {exit_.source for exit_, is_needed in zip(segment.exits, key.needed, strict=True) if is_needed}
+    for node in reversed(segment.nodes):
+        if any(target in wanted for target, _ in node.next_functions):
+            wanted.add(node)
+    run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
+    positions = {segment.saved.index(index) for saves in run for index in saves.indices}
+    return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
 
 
 def entry_label(tape: Tape, segment: Segment, position: int) -> str:
@@ -202,20 +221,8 @@ def _unreached_entries(
     return silent
 
 
-@contextlib.contextmanager
-def _tracing(tape: Tape, autocast: AutocastState) -> Iterator[None]:
-    ambient = autocast_state()
-    set_autocast(autocast)
-    try:
-        with tape.fake_mode, torch.no_grad():
-            yield
-    finally:
-        set_autocast(ambient)
-
-
-def _fake_tangent(tape: Tape, meta: TensorMeta | None) -> torch.Tensor | None:
-    if meta is None:
-        return None
+def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:
+    """A fake tensor with the layout ``meta``. Called inside the tape's fake mode."""
     size, stride = ([tape.symbolic(value) for value in values] for values in (meta.shape, meta.stride))
     return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
 

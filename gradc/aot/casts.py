@@ -9,6 +9,7 @@ autocast casts for is started on the weight and stopped once the cast is done. S
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -42,10 +43,8 @@ def cached_cast(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != dtype:
         return leaf.to(dtype)
     with _CatchCast() as mode:
-        try:
+        with contextlib.suppress(_Caught):
             torch.bmm(leaf, leaf)
-        except _Caught:
-            pass
     caught = mode.caught
     assert caught is not None and caught.dtype == dtype and caught.shape == leaf.shape
     return caught

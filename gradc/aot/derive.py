@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from gradc.aot.backward import Backward, BackwardKey, run_nodes, saved_name, trace_backward
+from gradc.aot.backward import Backward, BackwardKey, fake_tangent, run_nodes, saved_name, trace_backward
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
 from gradc.errors import UnsupportedError
@@ -27,7 +27,7 @@ from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.text import symbolic
 from gradc.ir.verify import checked
 from gradc.report.record import count, fallback, log
-from gradc.state import Ambient, ambient, autocast_state, exotic_mode, set_autocast
+from gradc.state import Ambient, ambient, autocast_set_to, autocast_state, exotic_mode
 
 if TYPE_CHECKING:
     from gradc.aot.region import Region
@@ -86,26 +86,19 @@ class Backwards:
         """
         with self._forced_autocast():
             if torch.is_grad_enabled():
-                return self._differentiable(segment, saved, tangents, needed)
+                return self._differentiable(segment, sizes, saved, tangents, needed)
             return self._replayed(segment, sizes, saved, tangents, needed, is_repacked)
 
     @contextlib.contextmanager
     def _forced_autocast(self) -> Iterator[None]:
         """The autocast that the region's setting names, if it names one."""
         state = self.settings.backward_autocast
-        if state is None:
+        with contextlib.nullcontext() if state is None else autocast_set_to(state):
             yield
-            return
-        before = autocast_state()
-        set_autocast(state)
-        try:
-            yield
-        finally:
-            set_autocast(before)
 
     @torch.compiler.disable
-    def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, tuple[int, ...]] | None:
-        """For a live native node: the plan for the present state, and the saved tensors it takes; None if there is none."""
+    def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, ...] | None:
+        """For a live native node: the plan for the present state, with the fields of Backward; None if there is none."""
         segment = self.segments[number]
         with self._forced_autocast():
             try:
@@ -113,7 +106,10 @@ class Backwards:
             except UnsupportedError as error:
                 fallback(error.kind, error.detail, error.where)
                 return None
-        return (compiled.run, compiled.backward.saved) if is_plan(compiled.run) else None
+        backward = compiled.backward
+        if not is_plan(compiled.run):
+            return None
+        return compiled.run, backward.saved, backward.released, backward.frees_hidden
 
     @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
@@ -132,9 +128,9 @@ class Backwards:
         state = ambient(self.settings.backward_autocast or AutocastState())
         for segment in self.segments:
             with self.tape.fake_mode:
-                metas = [_nominal_tangent(*edge) for edge in segment.entries[: segment.num_tangents]]
-            metas += [None] * (len(segment.entries) - segment.num_tangents)
-            self._trace(segment, BackwardKey(state, tuple(metas), (True,) * len(segment.exits)))
+                metas = tuple(_nominal_tangent(*edge) for edge in segment.entries[: segment.num_tangents])
+            undefined = (None,) * (len(segment.entries) - segment.num_tangents)
+            self._trace(segment, BackwardKey(state, metas + undefined, (True,) * len(segment.exits)))
 
     # ---- grad mode off
 
@@ -173,7 +169,7 @@ class Backwards:
                         self._trace(segment, key)
                     except UnsupportedError as error:
                         cache[key] = None
-                        log("fallbacks", lambda: f"{self.name}, segment {segment.number}: {error}")  # noqa: B023
+                        log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
         compiled = cache[key]
         if compiled is None:
             raise UnsupportedError("backward that cannot be traced", self.name)
@@ -202,35 +198,44 @@ class Backwards:
 
     # ---- grad mode on
 
-    def _differentiable(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> Any:
-        tangents = [*tangents, *[None] * (len(segment.entries) - len(tangents))]
-        defined = tuple(tangent is not None for tangent in tangents)
-        inputs = [tangent for tangent in tangents if tangent is not None] + list(saved)
-        layout = tuple((_meta(value), value.requires_grad, value.is_leaf) for value in inputs)
-        key = (segment.number, ambient(autocast_state()), defined, tuple(needed), layout)
-        region = self._derivatives.get(key)
+    def _differentiable(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
+        key = self._key(segment, tangents, needed)
+        given = [tangent for tangent in tangents if tangent is not None]
+        flags = tuple(tangent.requires_grad for tangent in given)
+        region = self._derivatives.get((segment.number, key, flags))
         if region is None:
-            region = self._derivatives[key] = self._derivative(segment, defined, tuple(needed), inputs)
-        return region(*inputs)
+            region = self._derivatives[segment.number, key, flags] = self._derivative(segment, key, flags)
+        return region(*given, *saved, *sizes.values.values())
 
-    def _derivative(self, segment: Segment, defined: tuple[bool, ...], needed: tuple[bool, ...], inputs: Any) -> Region:
-        """The backward as a region: its inputs are the defined tangents, then the saved tensors."""
+    def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
+        """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
         tape = self.tape
-        num_tangents = sum(defined)
-        names = ["tangent"] * num_tangents + [saved_name(tape, index) for index in segment.saved]
-        edges = [None] * num_tangents + [tape.saved[index].edge for index in segment.saved]
+        saved = [tape.saved[index] for index in segment.saved]
+        with tape.fake_mode:
+            fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
+        inputs = [fake.requires_grad_(flag) for fake, flag in zip(fakes, flags, strict=True)]
+        inputs += [value.fake for value in saved]
+        names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
+        edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
 
-        def backward(_: Tape, *fakes: torch.Tensor) -> list[Any]:
-            given = iter(fakes[:num_tangents])
-            by_index = dict(zip(segment.saved, fakes[num_tangents:], strict=True))
-            tangents = [next(given) if is_defined else None for is_defined in defined]
+        def backward(_: Tape, *primals: Any) -> list[Any]:
+            given = iter(primals[: len(fakes)])
+            by_index = dict(zip(segment.saved, primals[len(fakes) :], strict=False))
+            tangents = [None if meta is None else next(given) for meta in key.tangents]
             with tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
-                return run_nodes(tape, segment, tangents, needed, create_graph=True)
+                return run_nodes(tape, segment, tangents, key.needed, create_graph=True)
 
         with tape.lock:
-            derivative = record(backward, inputs, names, tape.fake_mode, f"{tape.recorder.name}_d", edges=edges)
+            derivative = record(
+                backward,
+                [*inputs, *tape.symints.values()],
+                [*names, *map(str, tape.symints)],
+                tape.fake_mode,
+                f"{tape.recorder.name}_d",
+                edges=edges,
+            )
             return Region(derivative, self.settings, f"derivative of {self.name}")
 
 
@@ -301,4 +306,5 @@ def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
         pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
         return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
 
-    return "; ".join(min((differences(other) for other in cache), key=len))
+    closest: list[str] = min(map(differences, cache), key=len)
+    return "; ".join(closest)

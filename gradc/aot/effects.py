@@ -119,16 +119,25 @@ class _Analysis:
         root = self.tape.recorder.tensor_of(slot)
         if id(root) in self.primal_of:
             base: Returned | Value = Returned(self.primal_of[id(root)])
-        elif root.untyped_storage()._cdata in self.shared and id(root) != id(out):
+        elif self.is_shown(out, root, steps) and id(root) != id(out):
             base = self.value(root)
         else:
             return None
         replays = tuple(_replay(step, made) for step, made in zip(reversed(steps), reversed(slots), strict=True))
         return Derived(base, replays, is_recorded(out))
 
+    def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[Instruction]) -> bool:
+        """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.
+
+        By another view of the same storage; by in-place use, which some views refuse; or by its flag: a view made under
+        no_grad of a tensor that requires a gradient is a leaf that requires one.
+        """
+        is_leaf = out.requires_grad and not is_recorded(out)
+        return is_leaf or root.untyped_storage()._cdata in self.shared or any(step.returns_list for step in steps)
+
 
 def is_recorded(out: torch.Tensor) -> bool:
-    """True if the tape knows how ``out`` was made. A fake view made under no_grad only copies its base's flag."""
+    """True if the tape knows how ``out`` was made, so that a gradient with respect to it goes on."""
     return out.grad_fn is not None
 
 

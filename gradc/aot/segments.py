@@ -11,9 +11,10 @@ does in eager. See Note [Segments].
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
-from gradc.aot.tape import Edge, Node, Tape, edge_of
+from gradc.aot.tape import Edge, Node, Tape
 from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
 
@@ -33,6 +34,14 @@ class Exit:
 
 
 @dataclasses.dataclass(frozen=True)
+class Saves:
+    """What one node saved: numbers of the saved tensors it owns, and whether it holds others, which no hook sees."""
+
+    indices: tuple[int, ...]
+    has_hidden: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Segment:
     """A run of tape nodes that becomes one autograd node.
 
@@ -42,8 +51,7 @@ class Segment:
         entries: the tape edges along which gradients come in: those of outputs, those from other segments, and last,
             from ``num_tangents`` on, those of saved values, which only a backward of the backward uses.
         exits: the tape edges that leave, in eager's order.
-        saved: numbers of the saved tensors (``Tape.saved``) that the nodes own, in eager's order of packing.
-        has_hidden_saves: True if a node saves what no hook sees; the saved tensors are then freed all the same.
+        saves: what each node saved.
     """
 
     number: int
@@ -51,8 +59,16 @@ class Segment:
     entries: tuple[Edge, ...]
     num_tangents: int
     exits: tuple[Exit, ...]
-    saved: tuple[int, ...]
-    has_hidden_saves: bool
+    saves: dict[Node, Saves]
+
+    @functools.cached_property
+    def saved(self) -> tuple[int, ...]:
+        """Numbers of the saved tensors (``Tape.saved``) that the nodes own, in eager's order of packing."""
+        return tuple(sorted({index for saves in self.saves.values() for index in saves.indices}))
+
+    @property
+    def has_hidden_saves(self) -> bool:
+        return any(saves.has_hidden for saves in self.saves.values())
 
 
 def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple[Segment, ...]:
@@ -65,8 +81,11 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
     """
     observables = tuple(dict.fromkeys(observables))
     primal_of = {primal.edge: position for position, primal in enumerate(tape.primals) if primal.edge is not None}
-    reach = _reach(tape, observables, primal_of)
-    runs = _runs(reach, primal_of if is_fine else {})
+    reach = _Reach(tape, primal_of)
+    for bit, edge in enumerate(observables):
+        reach.walk(edge, 1 << bit)
+    saves = reach.add_saved_values()
+    runs = _runs(reach.mask, primal_of if is_fine else {})
     number_of = {node: number for number, run in enumerate(runs) for node in run}
 
     entries: list[dict[Edge, int]] = [{} for _ in runs]
@@ -90,50 +109,52 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
                     exits[number].append(Exit(node, position, entry=enter(target)))
     num_tangents = [len(found) for found in entries]
 
-    owned = [tape_saves(tape, run) for run in runs]
-    for saved, _ in owned:
-        for index in saved:
-            edge = tape.saved[index].edge
-            if edge is not None and edge[0] in number_of and edge not in primal_of:
-                enter(edge)
+    for value in (tape.saved[index].edge for run in runs for node in run for index in saves[node].indices):
+        if value is not None and value[0] in number_of and value not in primal_of:
+            enter(value)
     return tuple(
-        Segment(number, run, tuple(entries[number]), num_tangents[number], tuple(exits[number]), *owned[number])
+        Segment(
+            number, run, tuple(entries[number]), num_tangents[number], tuple(exits[number]), {node: saves[node] for node in run}
+        )
         for number, run in enumerate(runs)
     )
 
 
-def observable_edges(outputs: Iterable[object]) -> list[Edge]:
-    """The tape edges of those fake outputs that require a gradient."""
-    return [edge_of(out) for out in outputs if getattr(out, "requires_grad", False)]  # type: ignore[arg-type]
+class _Reach:
+    """Which observables reach each node, as a bit mask; 0 for a node that only leads to a saved value."""
 
+    def __init__(self, tape: Tape, primal_of: dict[Edge, int]) -> None:
+        self.tape, self.primal_of = tape, primal_of
+        self.mask: dict[Node, int] = {}
 
-def tape_saves(tape: Tape, nodes: Iterable[Node]) -> tuple[tuple[int, ...], bool]:
-    """What ``nodes`` saved, in packing order, and whether one of them saved something that no hook sees."""
-    indices: set[int] = set()
-    has_hidden = False
-    for node in nodes:
-        found, others = tape.saved_by(node)
-        indices.update(found)
-        has_hidden |= others
-    return tuple(sorted(indices)), has_hidden
-
-
-def _reach(tape: Tape, observables: tuple[Edge, ...], primal_of: dict[Edge, int]) -> dict[Node, int]:
-    """node -> set of the observables that reach it, as a bit mask. Primals are not in it."""
-    reach: dict[Node, int] = {}
-    for bit, start in enumerate(observables):
-        if start in primal_of:
-            continue
-        stack = [start[0]]
+    def walk(self, start: Edge, bits: int) -> None:
+        """Add ``bits`` to every node below ``start``."""
+        stack = [start]
         while stack:
-            node = stack.pop()
-            if reach.get(node, 0) >> bit & 1:
+            edge = stack.pop()
+            node = edge[0]
+            if node is None or edge in self.primal_of or (node in self.mask and self.mask[node] & bits == bits):
                 continue
-            reach[node] = reach.get(node, 0) | 1 << bit
             if type(node).__name__ == "AccumulateGrad":
-                raise UnsupportedError("leaf made inside the region", where=tape.line_of(node))
-            stack += [target for target, position in node.next_functions if target and (target, position) not in primal_of]
-    return reach
+                raise UnsupportedError("leaf made inside the region", where=self.tape.line_of(node))
+            self.mask[node] = self.mask.get(node, 0) | bits
+            stack += node.next_functions
+
+    def add_saved_values(self) -> dict[Node, Saves]:
+        """Walk below saved values, too: a backward of the backward sends gradients there. What each node saved."""
+        saves: dict[Node, Saves] = {}
+        while new := [node for node in self.mask if node not in saves]:
+            for node in new:
+                found, has_hidden = self.tape.saved_by(node)
+                saves[node] = Saves(tuple(found), has_hidden)
+                for edge in (self.tape.saved[index].edge for index in found):
+                    if edge is not None and edge[0] not in self.mask and not self._is_foreign(edge[0]):
+                        self.walk(edge, 0)
+        return saves
+
+    def _is_foreign(self, node: Node) -> bool:
+        """True for a node of the tape that this tape is the derivative of: its edges are all primals here."""
+        return sequence_nr(node) < self.tape.first_sequence_nr
 
 
 def _runs(reach: dict[Node, int], ends: dict[Edge, int]) -> list[tuple[Node, ...]]:

@@ -90,6 +90,7 @@ class Tape:
         self.primals: list[Primal] = []
         self.outputs: list[Any] = []
         self.saved: list[Saved] = []
+        self.first_sequence_nr = 0
         self.where = ""
         self.symints: dict[sympy.Symbol, torch.SymInt] = {}
         self._lines: list[tuple[int, str]] = []
@@ -137,10 +138,10 @@ class Tape:
             slot = self.recorder.slot_of_alias(tensor)
         if slot is None:
             slot = self._lift_constant(tensor)
-        is_primal = slot in self.recorder.inputs
-        edge = edge_of(tensor) if tensor.requires_grad and (is_primal or tensor.grad_fn is not None) else None
         if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
             slot = self.recorder.source_of(slot)
+        is_recorded = tensor.requires_grad and (slot in self.recorder.inputs or tensor.grad_fn is not None)
+        edge = edge_of(tensor) if is_recorded else None
         self.saved.append(Saved(slot, edge, tensor, tensor._version))
         return len(self.saved) - 1
 
@@ -204,6 +205,7 @@ def record(
                 tape.primals.append(Primal(label, None, None))
             tape.recorder.add_input(fake, label, label)
         tape.symints = _symints(tape, fakes)
+        tape.first_sequence_nr = next_sequence_nr()
         before = [_metadata(fake) for fake in fakes]
         with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
             tape.outputs = list(function(tape, *fakes))
@@ -308,7 +310,8 @@ def _hoist_weight_casts(tape: Tape) -> None:
         if position is None:
             kept.append(instruction)
             continue
-        slot = instruction.outs[0]
+        (slot,) = instruction.outs
+        assert slot is not None, "a cast returns a tensor"
         fake = recorder.tensor_of(slot)
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"

@@ -62,12 +62,14 @@ class LiveRecorder(Recorder):
     """A Recorder of real tensors that says when a call cannot stand in a recording.
 
     ``taint`` is the reason: the call's result depends on data, or it reads a tensor that nobody knows how to find again.
+    ``number`` is the number, wrapped in a tensor, that the present node multiplies or divides by.
     """
 
     def __init__(self, place: Any) -> None:
         super().__init__("compiled_autograd", lift=self._find, place=place)
         self.taint = ""
         self.has_offsets = False
+        self.number: torch.Tensor | None = None
         self._inputs: dict[tuple[Any, ...], int] = {}
         self._live: dict[tuple[Any, ...], int] = {}
 
@@ -92,6 +94,20 @@ class LiveRecorder(Recorder):
 
     def is_live(self, slot: int) -> bool:
         return slot in self._live.values()
+
+    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if self.number is not None:
+            args = tuple(self._number_as_tensor(value, parameter) for value, parameter in zip(args, op._schema.arguments))
+        super()._note(op, args, kwargs, result)
+
+    def _number_as_tensor(self, value: Any, parameter: Any) -> Any:
+        """The tensor that a number was before the mode unwrapped it: a number stands where the schema wants a tensor."""
+        if not isinstance(value, (bool, int, float)) or not isinstance(parameter.real_type, torch.TensorType):
+            return value
+        assert self.number is not None
+        if value != self.number.item():
+            self.taint = self.taint or "number of unknown origin"
+        return self.number
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(op, types, args, kwargs)
@@ -142,6 +158,8 @@ class Capture:
             self.recorder.add_walked(tensor, "grad_root" if position < walk.num_grads else "saved")
             for position, tensor in enumerate(walk.tensors)
         ]
+        tensors = walk.tensors
+        self.numbers = {node: tensors[position] for node, position in walk.number_inputs}
         self.events: list[Ran | Boundary] = []
         self.results: Slots = []
         self.failure = ""
@@ -168,8 +186,10 @@ class Capture:
         self._node, self._start, self._first_slot = node, len(self.recorder.instructions), len(self.recorder.slots)
         self._entered = [self.recorder.slot(value) for value in inputs]
         self._origin = f"{self.names[node]} (NodeCall {node + 1})"
+        self.recorder.number = self.numbers.get(node)
 
     def leave(self, node: int, outputs: list[torch.Tensor | None]) -> bool:
+        self.recorder.number = None
         slots = [self.recorder.slot(value) for value in outputs]
         if not self.recorder.taint:
             if not (self.events and isinstance(self.events[-1], Ran) and self.events[-1].node == node):

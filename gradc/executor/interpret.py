@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from gradc.state import autocast_state, set_autocast
 from gradc.ir.program import AutocastState, Program, leaves
 from gradc.ir.text import render
+from gradc.state import autocast_set_to, set_autocast
 
 Runner = Callable[[list[Any]], list[Any]]
 _OFF = AutocastState()
@@ -44,14 +44,8 @@ def lower(program: Program) -> Runner:
 @contextlib.contextmanager
 def below_autograd() -> Iterator[None]:
     """No gradient recording and no autocast inside, whatever is ambient; what the block leaves behind is undone."""
-    ambient = autocast_state()
-    try:
-        if ambient != _OFF:
-            set_autocast(_OFF)
-        with torch.no_grad():
-            yield
-    finally:
-        set_autocast(ambient)
+    with autocast_set_to(_OFF), torch.no_grad():
+        yield
 
 
 def _flatten(tree: Any) -> list[Any]:

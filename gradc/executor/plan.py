@@ -27,8 +27,8 @@ from gradc.ir.text import symbolic
 Operand = tuple[str, Any]
 Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
-# Ops that make strided views of their first argument, at an offset relative to its own, and nothing else. (as_strided is
-# not one of them: its offset counts from the start of the storage.)
+# Ops that make strided views of their first argument, at an offset relative to its own, and nothing else. (as_strided
+# is not one of them: its offset counts from the start of the storage.)
 VIEW_OPS = frozenset(
     f"aten::{name}"
     for name in (

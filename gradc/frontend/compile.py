@@ -59,6 +59,7 @@ def compile(
     chosen = dynamo.Options(backend, fullgraph)
     compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=fullgraph, dynamic=dynamic)
     if isinstance(target, torch.nn.Module):
+        assert isinstance(compiled, torch.nn.Module)
         _forward_hook_registration(compiled, target)
     return compiled
 

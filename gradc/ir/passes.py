@@ -60,9 +60,11 @@ def _has_effect(instruction: Instruction) -> bool:
 def _forward_aliases(program: Program) -> Program:
     """Let every reader of ``detach(x)`` read x: below autograd they are the same tensor.
 
-    A detach that is an output stays, since outputs must be objects of their own.
+    A detach that is an output stays, since outputs must be objects of their own; so does one whose layout changes alone,
+    by a call such as ``t_``.
     """
-    outputs = {out.slot for out in program.outputs if isinstance(out, Ref)}
+    own = {out.slot for out in program.outputs if isinstance(out, Ref)}
+    own |= {slot for call in program.instructions if torch.Tag.inplace_view in call.op.tags for slot in call.writes}
     alias: dict[int, int] = {}
 
     def read(leaf: object) -> object:
@@ -70,13 +72,12 @@ def _forward_aliases(program: Program) -> Program:
 
     kept: list[Instruction] = []
     for instruction in program.instructions:
-        instruction = dataclasses.replace(
-            instruction, args=map_leaves(read, instruction.args), kwargs=map_leaves(read, instruction.kwargs)
-        )
-        if instruction.op is _aten.detach.default and instruction.outs[0] not in outputs:
+        args, kwargs = map_leaves(read, instruction.args), map_leaves(read, instruction.kwargs)
+        if instruction.op is _aten.detach.default and not own.intersection((args[0].slot, *instruction.outs)):
             (out,) = instruction.outs
             assert out is not None
-            alias[out] = instruction.args[0].slot
+            alias[out] = args[0].slot
         else:
-            kept.append(instruction)
+            outs = tuple(out if out is None else alias.get(out, out) for out in instruction.outs)
+            kept.append(dataclasses.replace(instruction, args=args, kwargs=kwargs, outs=outs))
     return dataclasses.replace(program, instructions=tuple(kept))

@@ -142,10 +142,9 @@ class Recorder(TorchDispatchMode):
         result = op(*args, **kwargs)
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
-        returned = [leaf for leaf in leaves(result)]
-        if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned):
-            if not _is_metadata_query(op):
-                raise UnsupportedError("data-dependent value", str(op), self.place()[0])
+        returned = list(leaves(result))
+        if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned) and not _is_metadata_query(op):
+            raise UnsupportedError("data-dependent value", str(op), self.place()[0])
         if not any(isinstance(leaf, torch.Tensor) for leaf in returned) and not op._schema.is_mutable:
             return result
         self._note(op_recorded, args, kwargs, result)
@@ -178,8 +177,6 @@ class Recorder(TorchDispatchMode):
         known = self.slot_of(leaf)
         if known is not None:  # an in-place call returns its argument: a new value of the same slot
             return known
-        if leaf.requires_grad and leaf.is_leaf:  # a fake view copies the flag; below autograd no result has it
-            leaf.requires_grad_(False)
         slot = self._new_slot(op._schema.name.split("::")[1].strip("_") or "value", tensor_meta(leaf), "")
         self._known[id(leaf)] = (slot, leaf)
         return slot

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -106,28 +106,45 @@ def copies(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..
 
 def _observe(run: Callable[..., Any], step: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     """Run once from the fixed seed -> every value that a user could look at afterwards, by name."""
+    holders = [("", step)] if isinstance(step, nn.Module) else []
+    holders += [(f"args[{i}]", value) for i, value in enumerate(args)]
+
+    def held() -> dict[str, Any]:
+        return {label: value for name, holder in holders for label, value in _named(name, holder)}
+
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         result = run(*args)
         seen = dict(_named("result", result))
-        differentiate(result)
+        differentiate(result, [value for value in held().values() if _is_trained(value)])
         seen["random generator"] = torch.random.get_rng_state()
-    holders = [("", step)] if isinstance(step, nn.Module) else []
-    holders += [(f"args[{i}]", value) for i, value in enumerate(args)]
-    for name, holder in holders:
-        for label, tensor in _named(name, holder):
-            seen[label] = tensor
-            if isinstance(tensor, Tensor) and tensor.is_leaf and tensor.requires_grad:
-                seen[f"grad of {label}"] = tensor.grad
+    for label, value in held().items():
+        seen[label] = value
+        if _is_trained(value):
+            seen[f"grad of {label}"] = value.grad
     return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in seen.items()}
 
 
-def differentiate(result: Any) -> None:
-    """Backward from every result that still has a graph."""
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_leaf and value.requires_grad
+
+
+def differentiate(result: Any, leaves: Sequence[Any] = ()) -> None:
+    """Backward, with gradients of ones, from every result that still has a graph.
+
+    A step that ran backward itself may return its loss: the graph is then spent, and ``leaves`` keep their gradients.
+    """
     outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     live = [output for output in outputs if output.grad_fn is not None and output.dtype.is_floating_point]
-    if live:
-        torch.autograd.backward([output.sum() for output in live])
+    kept = [(leaf, leaf.grad.clone() if leaf.grad is not None else None) for leaf in leaves]
+    try:
+        if live:
+            torch.autograd.backward(live, [torch.ones_like(output) for output in live])
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        for leaf, grad in kept:
+            leaf.grad = grad
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:

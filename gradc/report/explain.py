@@ -132,7 +132,7 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
             graph_breaks=tuple(_graph_break(reason, new) for reason in reasons),
             fallbacks=tuple(event for _, event in events if isinstance(event, Fallback)),
             recaptures=(
-                *(f"{_place(done)}: {done.recompile_reason.split(': ', 1)[-1]}" for done in new if done.recompile_reason),
+                *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
                 *(str(event) for artifact, event in events if artifact == "recompiles"),
             ),
         )
@@ -175,6 +175,12 @@ def _first_words(reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     explained = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), "")
     return f"{lines[0]}: {explained}" if explained else lines[0]
+
+
+def _guard(reason: str) -> str:
+    """``0/0: n == 3   # the line that reads it ...`` as ``n == 3 no longer holds``, for what Dynamo says so."""
+    text = reason.splitlines()[0].split(": ", 1)[-1].split("#")[0].strip()
+    return f"{text} no longer holds" if "==" in text else text
 
 
 def _place(done: Any) -> str:

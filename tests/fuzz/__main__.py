@@ -3,8 +3,8 @@
     python -m tests.fuzz --programs 200 --seed 0 --jobs 2
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
 
-A wrong program is shrunk to a few lines and printed as a test, one for each kind of difference and process. Ends with 1 if
-there was any, a crash or a hang.
+A wrong program is shrunk to a few lines and printed as a test, one for each kind of difference and process. Ends with
+1 if there was any, a crash or a hang.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ differentiates in various ways.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import warnings
 from typing import Any
@@ -54,7 +53,8 @@ def _attempt(rng: random.Random) -> Program | None:
         return None
     if not _is_differentiable(pool, outputs) and rng.random() < 0.9:
         return None
-    return Program(inputs, rng.choice(("", "", "", "dynamic=True")), tuple(body), outputs, tuple(_driver(pool, outputs)))
+    options = rng.choice(("", "", "", "dynamic=True"))
+    return Program(inputs, options, tuple(body), outputs, tuple(_driver(pool, outputs)))
 
 
 def _inputs(rng: random.Random) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _outputs(pool: Pool) -> dict[str, str]:
         chosen += [name for name in names if pool.values[name].requires_grad][-1:]
     if pool.rng.random() < 0.1:
         chosen.append(pool.rng.choice(pool.inputs))
-    return {key: name for key, name in zip("pqrstu", chosen)}
+    return dict(zip("pqrstu", chosen))
 
 
 def _is_differentiable(pool: Pool, outputs: dict[str, str]) -> bool:
@@ -188,15 +188,16 @@ def _backward(rng: random.Random, floating: list[str], leaves: list[str]) -> str
     keys = ", ".join(f'"{key}"' for key in rng.sample(floating, rng.randint(1, len(floating))))
     one, name = rng.choice(floating), rng.choice(leaves)
     inputs = ", ".join(leaves)
+    loss = f"loss_of(out, {keys})"
+    slope = f"torch.autograd.grad({loss}, {name}, create_graph=True)[0]"
     forms = (
-        f"attempt(events, lambda: loss_of(out, {keys}).backward())",
-        f"attempt(events, lambda: loss_of(out, {keys}).backward())",
-        f"attempt(events, lambda: loss_of(out, {keys}).backward(retain_graph=True))",
-        f"attempt(events, lambda: loss_of(out, {keys}).backward(inputs=[{name}]))",
-        f"attempt(events, lambda: torch.autograd.grad(loss_of(out, {keys}), ({inputs},), allow_unused=True))",
-        f'attempt(events, lambda: torch.autograd.grad(loss_of(out, {keys}), (out["{one}"], {name}), allow_unused=True))',
-        f"attempt(events, lambda: torch.autograd.grad(torch.autograd.grad(loss_of(out, {keys}), {name}, create_graph=True)"
-        f"[0].float().square().sum(), ({inputs},), allow_unused=True))",
-        f'attempt(events, lambda: out["{one}"].backward(torch.ones_like(out["{one}"])))',
+        f"{loss}.backward()",
+        f"{loss}.backward()",
+        f"{loss}.backward(retain_graph=True)",
+        f"{loss}.backward(inputs=[{name}])",
+        f"torch.autograd.grad({loss}, ({inputs},), allow_unused=True)",
+        f'torch.autograd.grad({loss}, (out["{one}"], {name}), allow_unused=True)',
+        f"torch.autograd.grad({slope}.float().square().sum(), ({inputs},), allow_unused=True)",
+        f'out["{one}"].backward(torch.ones_like(out["{one}"]))',
     )
-    return rng.choice(forms)
+    return f"attempt(events, lambda: {rng.choice(forms)})"

@@ -1,6 +1,6 @@
 """Is a program wrong under a compiler? And the smallest one that is wrong in the same way.
 
-    judge: (Program, Compiler) -> Verdict        shrink: (Program, Compiler) -> Program
+judge: (Program, Compiler) -> Verdict        shrink: (Program, Compiler) -> Program
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def shrink(program: Program, compiler: Compiler, seconds: float = 90) -> Program
 
 
 def kind_of(difference: str) -> str:
-    """``values differ``, ``missing``, ``raises RuntimeError``, ...: the difference without the place and the numbers."""
+    """``values differ``, ``missing``, ``raises RuntimeError``: a difference without the place and the numbers."""
     text = difference.split("\n")[0]
     if not text.startswith("raises"):
         text = text.partition(": ")[2] or text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,7 +59,8 @@ class Program:
     def test(self, name: str) -> str:
         """The program as a test for tests/fuzz/test_found.py."""
         makers = ", ".join(self.inputs.values())
-        return f"{self.source(f'{name}_step')}\n\ndef test_{name}():\n    check({name}_step, {makers}, allow_fallback=True)\n"
+        step = f"{name}_step"
+        return f"{self.source(step)}\n\ndef test_{name}():\n    check({step}, {makers}, allow_fallback=True)\n"
 
     def step(self) -> tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]:
         """The step and the makers of its inputs."""
@@ -113,7 +115,7 @@ def _smaller_statements(statements: tuple[Statement, ...]) -> Iterator[tuple[Sta
 
 def _mentions(program: Program, name: str) -> bool:
     text = "\n".join(_indented(program.body, 0)) + " " + " ".join(program.outputs.values())
-    return name in text.replace("(", " ").replace(")", " ").replace(",", " ").replace(".", " ").replace("[", " ").split()
+    return re.search(rf"\b{name}\b", text) is not None
 
 
 def _without_input(program: Program, name: str) -> Program:

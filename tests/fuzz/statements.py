@@ -57,10 +57,11 @@ class Pool:
 def unary(pool: Pool) -> str | None:
     a = pool.floating()
     forms = (
-        "torch.sin({a})", "torch.tanh({a})", "torch.sigmoid({a})", "{a}.relu()", "{a}.square()", "-{a}", "{a}.abs()",
-        "F.gelu({a})", "F.silu({a})", "F.softplus({a})", "{a}.tanh().exp()", "torch.sqrt({a}.abs() + 1)", "{a}.clamp(-1, 1)",
-        "torch.log1p({a}.abs())", "{a}.sin().acos()", "{a} * 0.5 + 1", "{a}.erf()", "{a}.reciprocal().clamp(-2, 2)",
-        "{a}.nan_to_num()", "F.leaky_relu({a}, 0.1)", "{a}.sign() * {a}", "2 ** {a}.tanh()", "F.elu({a})", "{a}.frac()",
+        "torch.sin({a})", "torch.tanh({a})", "torch.sigmoid({a})", "{a}.relu()", "{a}.square()", "-{a}",
+        "{a}.abs()", "F.gelu({a})", "F.silu({a})", "F.softplus({a})", "{a}.tanh().exp()",
+        "torch.sqrt({a}.abs() + 1)", "{a}.clamp(-1, 1)", "torch.log1p({a}.abs())", "{a}.sin().acos()",
+        "{a} * 0.5 + 1", "{a}.erf()", "{a}.reciprocal().clamp(-2, 2)", "{a}.nan_to_num()",
+        "F.leaky_relu({a}, 0.1)", "{a}.sign() * {a}", "2 ** {a}.tanh()", "F.elu({a})", "{a}.frac()",
     )  # fmt: skip
     return a and pool.rng.choice(forms).format(a=a)
 
@@ -70,8 +71,9 @@ def binary(pool: Pool) -> str | None:
         return None
     forms = (
         "{a} + {b}", "{a} - {b}", "{a} * {b}", "torch.maximum({a}, {b})", "torch.where({a} > {b}, {a}, {b})",
-        "{a} / ({b}.abs() + 1)", "torch.atan2({a}, {b})", "torch.hypot({a}, {b})", "{a}.mul({b}).add({a}, alpha=2)",
-        "F.smooth_l1_loss({a}, {b}.expand_as({a}).to({a}.dtype))", "torch.lerp({a}.double(), {b}.double(), 0.3)",
+        "{a} / ({b}.abs() + 1)", "torch.atan2({a}, {b})", "torch.hypot({a}, {b})",
+        "{a}.mul({b}).add({a}, alpha=2)", "F.smooth_l1_loss({a}, {b}.expand_as({a}).to({a}.dtype))",
+        "torch.lerp({a}.double(), {b}.double(), 0.3)",
         "torch.addcmul({a}.float(), {b}.float(), {a}.float(), value=0.5)", "Product.apply({a}, {b})",
         "{a}.tanh() ** 2 + {b}", "F.mse_loss({a}, {b}.expand_as({a}).to({a}.dtype), reduction='none')",
     )  # fmt: skip
@@ -103,11 +105,12 @@ def reduction(pool: Pool) -> str | None:
     if a is None:
         return None
     forms = (
-        "{a}.sum({d})", "{a}.mean({d}, keepdim=True)", "{a}.amax({d})", "{a}.float().var({d}, correction=0)", "{a}.sum()",
-        "{a}.max({d}).values", "{a}.prod({d})", "{a}.float().norm(dim={d})", "{a}.logsumexp({d})", "{a}.cumsum({d})",
-        "{a}.softmax({d})", "F.layer_norm({a}, {a}.shape[-1:])", "{a}.sort({d}).values", "{a}.log_softmax({d})",
-        "{a}.median({d}).values", "{a}.mean()", "{a}.cumprod({d})", "{a}.topk(1, {d}).values", "{a}.float().std()",
-        "F.normalize({a}.float(), dim={d})", "{a}.roll(1, {d})", "{a}.flip({d})", "F.pad({a}, (1, 0))", "{a}.diff(dim={d})",
+        "{a}.sum({d})", "{a}.mean({d}, keepdim=True)", "{a}.amax({d})", "{a}.float().var({d}, correction=0)",
+        "{a}.sum()", "{a}.max({d}).values", "{a}.prod({d})", "{a}.float().norm(dim={d})", "{a}.logsumexp({d})",
+        "{a}.cumsum({d})", "{a}.softmax({d})", "F.layer_norm({a}, {a}.shape[-1:])", "{a}.sort({d}).values",
+        "{a}.log_softmax({d})", "{a}.median({d}).values", "{a}.mean()", "{a}.cumprod({d})",
+        "{a}.topk(1, {d}).values", "{a}.float().std()", "F.normalize({a}.float(), dim={d})", "{a}.roll(1, {d})",
+        "{a}.flip({d})", "F.pad({a}, (1, 0))", "{a}.diff(dim={d})",
     )  # fmt: skip
     return pool.rng.choice(forms).format(a=a, d=pool.dim(a))
 
@@ -119,10 +122,11 @@ def view(pool: Pool) -> str | None:
     d = pool.dim(a)
     i = pool.rng.randrange(pool.size(a, d))
     forms = [
-        "{a}.view(-1)", "{a}.reshape(-1)", "{a}.select({d}, {i})", "{a}.narrow({d}, {i}, 1)", "{a}.unsqueeze({d})", "{a}[{first}]",
-        "{a}.transpose(0, -1)", "{a}.unbind({d})[{i}]", "{a}.chunk(2, {d})[0]", "{a}.expand(2, *{a}.shape)", "{a}[..., ::2]",
-        "{a}.flatten()", "{a}.squeeze()", "{a}.contiguous()", "{a}.detach()", "{a}.view_as({a})", "{a}.movedim(0, -1)",
-        "{a}.split(1, {d})[{i}]", "{a}[..., 1:]", "{a}[None]", "{a}.as_strided({a}.shape, {a}.stride())", "{a}.clone()",
+        "{a}.view(-1)", "{a}.reshape(-1)", "{a}.select({d}, {i})", "{a}.narrow({d}, {i}, 1)",
+        "{a}.unsqueeze({d})", "{a}[{first}]", "{a}.transpose(0, -1)", "{a}.unbind({d})[{i}]",
+        "{a}.chunk(2, {d})[0]", "{a}.expand(2, *{a}.shape)", "{a}[..., ::2]", "{a}.flatten()", "{a}.squeeze()",
+        "{a}.contiguous()", "{a}.detach()", "{a}.view_as({a})", "{a}.movedim(0, -1)", "{a}.split(1, {d})[{i}]",
+        "{a}[..., 1:]", "{a}[None]", "{a}.as_strided({a}.shape, {a}.stride())", "{a}.clone()",
         "{a}.view({a}.shape[0], -1)", "{a}.unfold(0, 1, 1)",
     ]  # fmt: skip
     forms += ["{a}.diagonal()", "{a}.mT"] * (pool.values[a].dim() >= 2)
@@ -145,15 +149,18 @@ def indexing(pool: Pool) -> str | None:
     n = pool.size(a, 0)
     forms = (
         "{a}[{i} % {n}]", "{a}.index_select(0, {i} % {n})", "{a}.index_add(0, {i} % {n}, {a}[{i} % {n}])",
-        "F.embedding({i} % {n}, {a}.view({n}, -1))", "{a}.masked_fill({a} > 0.5, 0.25)", "torch.gather({a}, 0, {a}.argsort(0))",
-        "torch.zeros_like({a}).scatter_add(0, {a}.argsort(0), {a})", "{a}.masked_select({a} > 100).sum()",
+        "F.embedding({i} % {n}, {a}.view({n}, -1))", "{a}.masked_fill({a} > 0.5, 0.25)",
+        "torch.gather({a}, 0, {a}.argsort(0))", "torch.zeros_like({a}).scatter_add(0, {a}.argsort(0), {a})",
+        "{a}.masked_select({a} > 100).sum()",
     )  # fmt: skip
     return pool.rng.choice(forms).format(a=a, i=i, n=n)
 
 
 def casting(pool: Pool) -> str | None:
     a = pool.floating()
-    forms = ("{a}.to(torch.float64)", "{a}.bfloat16()", "{a}.float()", "{a}.half()", "{a}.type_as({b})", "{a}.to({a}.dtype)")
+    forms = (
+        "{a}.to(torch.float64)", "{a}.bfloat16()", "{a}.float()", "{a}.half()", "{a}.type_as({b})", "{a}.to({a}.dtype)"
+    )  # fmt: skip
     return a and pool.rng.choice(forms).format(a=a, b=pool.floating())
 
 
@@ -163,8 +170,9 @@ def in_place(pool: Pool) -> str | None:
     if not a or not b:
         return None
     forms = [
-        "{a}.mul_(0.5)", "{a}.add_({b})", "{a}.relu_()", "{a}.copy_({b})", "{a}.zero_()", "{a}.mul_({b})", "{a}.tanh_()",
-        "{a}.masked_fill_({a} > 1, 0)", "{a}.sub_(0.25)", "{a}.clamp_(-1, 1)", "{a}.detach().mul_(1)", "{a}.neg_()",
+        "{a}.mul_(0.5)", "{a}.add_({b})", "{a}.relu_()", "{a}.copy_({b})", "{a}.zero_()", "{a}.mul_({b})",
+        "{a}.tanh_()", "{a}.masked_fill_({a} > 1, 0)", "{a}.sub_(0.25)", "{a}.clamp_(-1, 1)",
+        "{a}.detach().mul_(1)", "{a}.neg_()",
     ]  # fmt: skip
     if pool.values[a].dim() >= 1 and pool.size(a, 0) > 1:
         forms += ["{a}[0].mul_(2)", "{a}[0] = {a}[1] * 2", "{a}[1:] += 1", "{a}[0] = 0.5", "{a}.view(-1)[1:].add_(0.5)"]
@@ -175,8 +183,9 @@ def in_place(pool: Pool) -> str | None:
 def random_op(pool: Pool) -> str | None:
     a = pool.floating()
     forms = (
-        "F.dropout({a}, 0.4)", "torch.rand_like({a}) * {a}", "{a} + torch.randn(())", "torch.bernoulli({a}.detach().sigmoid()) * {a}",
-        "F.dropout({a}.transpose(0, -1), 0.4)", "F.rrelu({a}, training=True)",
+        "F.dropout({a}, 0.4)", "torch.rand_like({a}) * {a}", "{a} + torch.randn(())",
+        "torch.bernoulli({a}.detach().sigmoid()) * {a}", "F.dropout({a}.transpose(0, -1), 0.4)",
+        "F.rrelu({a}, training=True)",
     )  # fmt: skip
     if a and pool.values[a].dim() == 0:
         forms = forms[:4]
@@ -197,7 +206,8 @@ def shape_use(pool: Pool) -> str | None:
     a = pool.floating(1)
     forms = (
         "{a} * {a}.shape[0]", "{a} / {a}.numel()", "{a}.new_zeros({a}.shape[0]).sum() + {a}",
-        "{a} + torch.arange({a}.shape[-1])", "{a}.view({a}.shape[0], -1).sum(1)", "{a} if {a}.shape[0] > 2 else {a} * 2",
+        "{a} + torch.arange({a}.shape[-1])", "{a}.view({a}.shape[0], -1).sum(1)",
+        "{a} if {a}.shape[0] > 2 else {a} * 2",
     )  # fmt: skip
     return a and pool.rng.choice(forms).format(a=a)
 

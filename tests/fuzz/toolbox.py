@@ -98,6 +98,4 @@ def doubling(grad: torch.Tensor) -> torch.Tensor:
 
 def packed_as_double() -> torch.autograd.graph.saved_tensors_hooks:
     """Saved-tensor hooks that keep another dtype, and change values a little."""
-    return torch.autograd.graph.saved_tensors_hooks(
-        lambda t: (t.dtype, t.double() * 1.25), lambda kept: kept[1].to(kept[0])
-    )
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: (t.dtype, t.double() * 1.25), lambda kept: kept[1].to(kept[0]))

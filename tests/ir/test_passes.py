@@ -63,6 +63,26 @@ def test_detached_handles_are_read_through():
     assert ops(made) == ["sin", "cos"]
 
 
+def test_in_place_calls_on_a_detached_handle_are_calls_on_what_it_is_a_handle_of():
+    made = drop_dead(recorded(lambda x: ((y := x.sin()).detach().add_(1), y.cos())[1], torch.ones(2)), is_backward=True)
+    verify(made)
+    assert ops(made) == ["sin", "add_", "cos"]
+    sin, add, _ = made.instructions
+    assert sin.outs == add.outs
+
+
+def test_a_handle_that_is_transposed_alone_is_not_read_through():
+    def transposes(x):
+        y = x.sin()
+        y.detach().t_()
+        return y.cos()
+
+    made = drop_dead(recorded(transposes, torch.ones(2, 3)), is_backward=True)
+    verify(made)
+    (result,) = interpret.lower(made)([torch.ones(2, 3)])
+    assert result.shape == (2, 3)
+
+
 def test_a_detached_output_stays_an_object_of_its_own():
     made = drop_dead(recorded(lambda x: (y := x.sin(), y.detach()), torch.ones(2)), is_backward=True)
     assert ops(made) == ["sin", "detach"]

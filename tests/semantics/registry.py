@@ -41,7 +41,7 @@ class Case:
         return compare(self.step, *self.inputs, compiler=compiler, compare_messages=self.compare_messages)
 
     def check(self, compiler: Compiler) -> None:
-        """Raises AssertionError if the compiled run differs, ran eagerly for an unforeseen reason, or captured nothing."""
+        """AssertionError if the compiled run differs, ran eagerly for an unforeseen reason, or captured nothing."""
         report = self.run(compiler)
         assert not report.differences, str(report)
         foreseen = (*HOOKED, self.fallback) if self.fallback else HOOKED
@@ -50,7 +50,7 @@ class Case:
         assert report.num_graphs >= self.min_graphs, f"{self.name}: {report.num_graphs} graphs were captured"
 
 
-# The user's saved-tensors hooks see each tensor when eager saves it, in eager's order: such a call runs eagerly, everywhere.
+# The user's saved-tensors hooks see each tensor when eager saves it, in eager's order: such a call runs eagerly.
 HOOKED = ("saved-tensors hooks",)
 CASES: list[Case] = []
 

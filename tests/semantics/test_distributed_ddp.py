@@ -34,7 +34,6 @@ class Net(nn.Module):
         return x
 
 
-
 def ddp(compile, **options):
     torch.manual_seed(0)
     return compile(DistributedDataParallel(Net(), **options))

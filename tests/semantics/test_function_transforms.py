@@ -1,4 +1,4 @@
-"""SEMANTICS, "Higher order and function transforms": forward mode, torch.func and batched gradients of compiled functions."""
+"""SEMANTICS, "Higher order and function transforms": forward mode, torch.func, batched gradients."""
 
 from __future__ import annotations
 

@@ -12,6 +12,14 @@ from tests.semantics.registry import case
 grad = torch.autograd.grad
 
 
+def field():
+    return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def conv():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU())
+
+
 def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Softplus(), nn.Linear(8, 1))
 
@@ -191,7 +199,7 @@ def test_force_field_from_outside(compile, positions, receivers):
     return [p.grad for p in net.parameters()]
 
 
-@case("create_graph=True outside", leaf(16, 1), leaf(16, 1), lambda: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)))
+@case("create_graph=True outside", leaf(16, 1), leaf(16, 1), field)
 def test_burgers_equation(compile, x, t, net):
     """Second derivatives in the loss: third order for the weights."""
     u = compile(lambda x, t: net(torch.cat([x, t], 1)))(x, t)
@@ -208,7 +216,7 @@ def test_attention_second_order(compile, x):
     first.square().sum().backward()
 
 
-@case("create_graph=True outside", constant(4, 3, 8, 8), lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU()))
+@case("create_graph=True outside", constant(4, 3, 8, 8), conv)
 def test_convolution_second_order(compile, x, net):
     x.requires_grad_()
     (first,) = grad(compile(net)(x).square().sum(), x, create_graph=True)

@@ -95,7 +95,7 @@ def test_several_times(compile, x, w):
 
 
 @case(MUTATED, constant(8), leaf(4))
-def test_view_of_input(compile, x, w):
+def test_through_views_of_input(compile, x, w):
     def f(x, w):
         x[:4].add_(1)
         x.view(2, 4)[1].mul_(2)
@@ -233,7 +233,7 @@ def test_in_place_on_an_output_view(compile, x):
 
 @case("Version counters", leaf(4, 6))
 def test_in_place_on_multi_output_view_raises(compile, x):
-    a, b = compile(lambda x: (x * 2).unbind()[:2])(x)
+    a, _ = compile(lambda x: (x * 2).unbind()[:2])(x)
     a.mul_(2)
 
 

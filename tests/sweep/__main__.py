@@ -46,7 +46,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--order", type=int, default=1, choices=(1, 2))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=2, help="samples of each op")
-    parser.add_argument("--only", default="", help="only ops whose name contains this; prints every verdict, writes none")
+    parser.add_argument("--only", default="", help="only names that contain this; prints every verdict, writes none")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th op, from the i-th")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -58,9 +58,8 @@ def _runs(options: argparse.Namespace) -> list[argparse.Namespace]:
     runs = []
     for compiler in ("gradc", "aot_eager"):
         for suite, dtype, order in table.SHOWN:
-            runs.append(
-                argparse.Namespace(**{**vars(options), "suite": suite, "dtype": dtype, "order": order, "compiler": compiler})
-            )
+            changes = {"suite": suite, "dtype": dtype, "order": order, "compiler": compiler}
+            runs.append(argparse.Namespace(**{**vars(options), **changes}))
     return runs
 
 

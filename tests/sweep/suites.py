@@ -19,7 +19,10 @@ from torch.utils import _pytree as pytree
 
 # These return memory that nobody wrote; only dtype, shape and strides can be compared.
 UNINITIALISED = frozenset(
-    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_")
+    (
+        *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
+        *("resize_", "resize_as_"),
+    )
 )
 
 

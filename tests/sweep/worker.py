@@ -1,6 +1,6 @@
 """One process of a sweep: judges every n-th op and writes a JSON line for each verdict, and for each op it begins.
 
-    work: (options, file) -> None       goes on where the file ends, so that it can be restarted after a crash
+work: (options, file) -> None       goes on where the file ends, so that it can be restarted after a crash
 """
 
 from __future__ import annotations

@@ -65,8 +65,10 @@ class PythonDerive : public Derive {
       if (found.is_none()) {
         return nullptr;
       }
-      auto [plan, saved] = found.cast<std::pair<std::shared_ptr<Plan>, std::vector<int64_t>>>();
-      return std::make_shared<CompiledBackward>(CompiledBackward{std::move(plan), std::move(saved)});
+      auto [plan, saved, released, frees_hidden] =
+          found.cast<std::tuple<std::shared_ptr<Plan>, std::vector<int64_t>, std::vector<int64_t>, bool>>();
+      return std::make_shared<CompiledBackward>(
+          CompiledBackward{std::move(plan), std::move(saved), std::move(released), frees_hidden});
     });
   }
 

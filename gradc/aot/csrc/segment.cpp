@@ -12,6 +12,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 namespace gradc {
 
 using torch::autograd::Edge;
@@ -168,6 +170,7 @@ void BackwardCache::keep(Key key, std::shared_ptr<const CompiledBackward> backwa
 
 void SegmentNode::save(std::vector<SavedVariable> saved, bool is_repacked) {
   saved_ = std::move(saved);
+  is_released_.assign(saved_.size(), false);
   is_repacked_ = is_repacked;
 }
 
@@ -183,20 +186,36 @@ void SegmentNode::show_entries(size_t end) {
   }
 }
 
-void SegmentNode::release_variables() {
-  const std::lock_guard lock(mutex_);
-  saved_.clear();
-  is_released_ = true;
+// The engine calls this after each run without retain_graph. What that run read, `apply` has freed by then; what the nodes
+// own that eager would not have run, stays.
+void SegmentNode::release_variables() {}
+
+void SegmentNode::release(const CompiledBackward& backward) {
+  for (const auto position : backward.released) {
+    saved_[position] = SavedVariable();
+    is_released_[position] = true;
+  }
+  is_hidden_released_ = is_hidden_released_ || backward.frees_hidden;
 }
 
-void SegmentNode::refuse_second_backward() const {
-  const bool had_saves = !layout().saved.empty() || layout().has_hidden_saves;
-  TORCH_CHECK(!is_released_ || !had_saves, torch::autograd::ERR_BACKWARD_TWICE);
+void SegmentNode::release_all() {
+  for (auto& variable : saved_) {
+    variable = SavedVariable();
+  }
+  is_released_.assign(saved_.size(), true);
+  is_hidden_released_ = layout().has_hidden_saves;
+}
+
+void SegmentNode::refuse_second_backward(const CompiledBackward& backward) const {
+  bool is_freed = is_hidden_released_ && backward.frees_hidden;
+  for (const auto position : backward.released) {
+    is_freed = is_freed || is_released_[position];
+  }
+  TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
 }
 
 variable_list SegmentNode::apply(variable_list&& tangents) {
   const std::lock_guard lock(mutex_);
-  refuse_second_backward();
   std::vector<bool> needed(num_outputs());
   for (size_t i = 0; i < needed.size(); ++i) {
     needed[i] = task_should_compute_output(i);
@@ -219,6 +238,7 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
 }
 
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
+  refuse_second_backward(backward);
   std::vector<c10::IValue> inputs;
   inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
   for (auto& tangent : tangents) {
@@ -233,8 +253,7 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     inputs.emplace_back(symbol);
   }
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
-    saved_.clear(); // what the plan has read for the last time dies while it runs, as it does in eager
-    is_released_ = true;
+    release(backward); // what the plan has read for the last time dies while it runs, as it does in eager
   }
   auto results = run(*backward.plan, std::move(inputs));
   variable_list grads;
@@ -248,6 +267,9 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
 
 // Under create_graph the saved values become inputs of a graph that leads back to the nodes that made them.
 variable_list SegmentNode::derive(const variable_list& tangents, const std::vector<bool>& needed) {
+  const bool is_freed =
+      is_hidden_released_ || std::find(is_released_.begin(), is_released_.end(), true) != is_released_.end();
+  TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
   variable_list saved;
   saved.reserve(saved_.size());
   for (const auto& variable : saved_) {
@@ -255,6 +277,9 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
     if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
       owner->show_entries(owner->layout().entries.size());
     }
+  }
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    release_all();
   }
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
 }

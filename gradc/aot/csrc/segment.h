@@ -59,10 +59,13 @@ struct SegmentLayout {
   bool has_hidden_saves = false;
 };
 
-// A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols.
+// A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
+// the saved tensors that are freed with it.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;
   std::vector<int64_t> saved;
+  std::vector<int64_t> released;
+  bool frees_hidden = false;
 };
 
 using Key = std::vector<int64_t>;
@@ -133,7 +136,9 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
-  void refuse_second_backward() const;
+  void refuse_second_backward(const CompiledBackward& backward) const;
+  void release(const CompiledBackward& backward);
+  void release_all();
 
   std::shared_ptr<const RegionLayout> region_;
   size_t number_;
@@ -141,7 +146,8 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<int64_t> shapes_;
   std::vector<torch::autograd::SavedVariable> saved_;
   bool is_repacked_ = false;
-  bool is_released_ = false;
+  std::vector<bool> is_released_;
+  bool is_hidden_released_ = false;
 };
 
 // Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are the bound shape values of this call (static regions have none).

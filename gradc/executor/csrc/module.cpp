@@ -2,6 +2,7 @@
 #include "bind.h"
 
 #include "../../aot/csrc/bind.h"
+#include "../../engine/csrc/bind.h"
 
 #include <torch/version.h>
 
@@ -27,4 +28,5 @@ PYBIND11_MODULE(_C, module) {
   module.attr("torch_version") = TORCH_VERSION;
   gradc::bind_executor(module);
   gradc::bind_segments(module);
+  gradc::bind_engine(module);
 }

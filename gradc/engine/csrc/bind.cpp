@@ -1,0 +1,348 @@
+#include "bind.h"
+
+#include "live.h"
+
+#include <c10/util/Type.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace py = pybind11;
+
+namespace gradc {
+
+namespace {
+
+// Runs Python code. Its error leaves as torch's python_error, which carries it through the autograd engine.
+template <typename Function>
+auto guarded(Function function) {
+  try {
+    return function();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw std::move(carried);
+  }
+}
+
+py::object to_python(const at::Tensor& tensor) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)); // None for an undefined tensor
+}
+
+py::list to_python(const variable_list& tensors) {
+  py::list list;
+  for (const auto& tensor : tensors) {
+    list.append(to_python(tensor));
+  }
+  return list;
+}
+
+py::list to_python(const std::vector<Waiting<at::Tensor>>& all) {
+  py::list list;
+  for (const auto& waiting : all) {
+    list.append(py::make_tuple(waiting.node, to_python(waiting.inputs)));
+  }
+  return list;
+}
+
+const at::Tensor& to_tensor(const py::handle& value) {
+  if (!THPVariable_Check(value.ptr())) {
+    throw Unsupported(value.is_none() ? "gradient of None" : "gradient edge");
+  }
+  return THPVariable_Unpack(value.ptr());
+}
+
+// As THPEngine_run_backward in torch's python_engine.cpp, for tensors. Where that raises, this says Unsupported: then it does.
+Request make_request(
+    const py::sequence& tensors,
+    const py::sequence& grads,
+    bool keep_graph,
+    const std::optional<py::sequence>& inputs,
+    bool accumulates) {
+  Request request;
+  request.keep_graph = keep_graph;
+  request.accumulates = accumulates;
+  for (const py::handle value : tensors) {
+    auto edge = torch::autograd::impl::gradient_edge(to_tensor(value));
+    if (!edge.function) {
+      throw Unsupported("root without a history");
+    }
+    request.roots.push_back(std::move(edge));
+  }
+  for (const py::handle value : grads) {
+    request.grads.push_back(to_tensor(value));
+  }
+  if (request.roots.empty() || request.roots.size() != request.grads.size()) {
+    throw Unsupported("roots and gradients that do not match");
+  }
+  if (!inputs || py::len(*inputs) == 0) {
+    return request;
+  }
+  request.is_partial = true;
+  for (const py::handle value : *inputs) {
+    const at::Tensor& tensor = to_tensor(value);
+    if (!tensor.requires_grad()) {
+      throw Unsupported("input that requires no gradient");
+    }
+    auto node = tensor.grad_fn();
+    if (!node) {
+      node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+    }
+    if (accumulates) {
+      tensor.retain_grad();
+    }
+    if (node) {
+      request.outputs.emplace_back(node, tensor.output_nr());
+    } else {
+      request.outputs.emplace_back(c10::make_intrusive<torch::autograd::Identity>(), 0);
+    }
+  }
+  return request;
+}
+
+class PythonObserver : public Observer {
+ public:
+  explicit PythonObserver(py::object target) : target_(std::move(target)) {}
+  void begin() override {
+    call("begin");
+  }
+  void end() override {
+    call("end");
+  }
+  void enter(uint32_t node, const variable_list& inputs) override {
+    const py::gil_scoped_acquire gil;
+    call("enter", node, to_python(inputs));
+  }
+  bool leave(uint32_t node, const variable_list& outputs) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] { return target_.attr("leave")(node, to_python(outputs)).cast<bool>(); });
+  }
+  void boundary(uint32_t node, const variable_list& inputs, const variable_list& outputs) override {
+    const py::gil_scoped_acquire gil;
+    call("boundary", node, to_python(inputs), to_python(outputs));
+  }
+  void snapshot(Snapshot<at::Tensor> state) override {
+    const py::gil_scoped_acquire gil;
+    call("snapshot", state.done, to_python(state.not_ready), to_python(state.ready), to_python(state.results));
+  }
+  void accumulated(uint32_t node, const at::Tensor& grad) override {
+    const py::gil_scoped_acquire gil;
+    call("accumulated", node, to_python(grad));
+  }
+
+ private:
+  template <typename... Arguments>
+  void call(const char* name, Arguments&&... arguments) {
+    const py::gil_scoped_acquire gil;
+    guarded([&] { target_.attr(name)(std::forward<Arguments>(arguments)...); });
+  }
+
+  py::object target_;
+};
+
+py::list capture(Walk& walk, const py::object& target) {
+  PythonObserver observer(target);
+  variable_list results;
+  {
+    const py::gil_scoped_release no_gil;
+    results = inside_engine(walk, [&] { return LiveRun(walk, &observer).run(); });
+  }
+  return to_python(results);
+}
+
+py::tuple call_replay(Walk& walk, const std::shared_ptr<Recording>& recording) {
+  variable_list results;
+  bool gave_up = false;
+  {
+    const py::gil_scoped_release no_gil;
+    results = replay(walk, *recording, gave_up);
+  }
+  return py::make_tuple(to_python(results), gave_up);
+}
+
+std::vector<Waiting<Index>> make_waiting(const py::handle& all) {
+  std::vector<Waiting<Index>> result;
+  for (const py::handle waiting : all) {
+    const auto [node, inputs] = waiting.cast<std::pair<uint32_t, std::vector<Index>>>();
+    result.push_back({node, inputs});
+  }
+  return result;
+}
+
+Piece make_piece(const py::handle& source) {
+  Piece piece;
+  const py::object runner = source.attr("runner");
+  if (py::isinstance<Plan>(runner)) {
+    piece.plan = runner.cast<std::shared_ptr<Plan>>();
+  } else if (!runner.is_none()) {
+    piece.runner = [held = std::shared_ptr<py::object>(new py::object(runner), [](py::object* object) {
+                      const py::gil_scoped_acquire gil;
+                      delete object;
+                    })](std::vector<c10::IValue> inputs) {
+      const py::gil_scoped_acquire gil;
+      return guarded([&] {
+        py::list arguments;
+        for (auto& input : inputs) {
+          arguments.append(torch::jit::toPyObject(std::move(input)));
+        }
+        std::vector<c10::IValue> outputs;
+        for (const py::handle output : (*held)(arguments)) {
+          outputs.emplace_back(THPVariable_Unpack(output.ptr()));
+        }
+        return outputs;
+      });
+    };
+  }
+  piece.inputs = source.attr("inputs").cast<std::vector<Index>>();
+  piece.dying = source.attr("dying").cast<std::vector<Index>>();
+  piece.outputs = source.attr("outputs").cast<std::vector<Index>>();
+  piece.nodes = source.attr("nodes").cast<std::vector<uint32_t>>();
+  piece.grads = source.attr("grads").cast<std::vector<std::pair<uint32_t, Index>>>();
+  piece.leaves = source.attr("leaves").cast<std::vector<uint32_t>>();
+  return piece;
+}
+
+Boundary make_boundary(const py::handle& source) {
+  Boundary boundary;
+  boundary.node = source.attr("node").cast<uint32_t>();
+  boundary.inputs = source.attr("inputs").cast<std::vector<Index>>();
+  boundary.dying = source.attr("dying").cast<std::vector<Index>>();
+  boundary.outputs = source.attr("outputs").cast<std::vector<Index>>();
+  for (const py::handle metadata : source.attr("metadata")) {
+    const auto text = metadata.cast<std::string>();
+    const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+    boundary.metadata.emplace_back(bytes, bytes + text.size());
+  }
+  boundary.snapshot.done = source.attr("done").cast<std::vector<uint32_t>>();
+  boundary.snapshot.not_ready = make_waiting(source.attr("not_ready"));
+  boundary.snapshot.ready = make_waiting(source.attr("ready"));
+  boundary.snapshot.results = source.attr("results").cast<std::vector<Index>>();
+  return boundary;
+}
+
+// `layout`: a gradc.engine.capture.Layout, or None for a graph that runs in torch's engine. `offsets`: of the tensors, taken
+// before the capture, or empty.
+std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
+  auto recording = std::make_shared<Recording>();
+  recording->key = walk.key;
+  recording->order = walk.order();
+  recording->ties = walk.ties(recording->order);
+  recording->is_live = layout.is_none();
+  if (recording->is_live) {
+    return recording;
+  }
+  recording->offsets = std::move(offsets);
+  recording->num_slots = layout.attr("num_slots").cast<size_t>();
+  recording->inputs = layout.attr("inputs").cast<std::vector<Index>>();
+  for (const py::handle piece : layout.attr("pieces")) {
+    recording->pieces.push_back(make_piece(piece));
+  }
+  for (const py::handle boundary : layout.attr("boundaries")) {
+    recording->boundaries.push_back(make_boundary(boundary));
+  }
+  recording->results = layout.attr("results").cast<std::vector<Index>>();
+  return recording;
+}
+
+// The recordings made so far, the last used first. At most `limit` are kept.
+struct Recordings {
+  explicit Recordings(size_t limit) : limit(limit) {}
+
+  std::shared_ptr<Recording> find(const Walk& walk) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (auto it = known.begin(); it != known.end(); ++it) {
+      if (fits(walk, **it)) {
+        known.splice(known.begin(), known, it);
+        return known.front();
+      }
+    }
+    return nullptr;
+  }
+  void keep(std::shared_ptr<Recording> recording) {
+    std::list<std::shared_ptr<Recording>> dropped;
+    const std::lock_guard<std::mutex> lock(mutex);
+    known.push_front(std::move(recording));
+    while (known.size() > limit) {
+      dropped.splice(dropped.begin(), known, std::prev(known.end()));
+    }
+  }
+
+  size_t limit;
+  std::mutex mutex;
+  std::list<std::shared_ptr<Recording>> known;
+};
+
+py::bytes metadata_of(const py::handle& value) {
+  Bytes metadata;
+  append_metadata(metadata, value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
+  return py::bytes(reinterpret_cast<const char*>(metadata.data()), metadata.size());
+}
+
+py::bytes to_bytes(const Bytes& bytes, size_t begin, size_t end) {
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()) + begin, end - begin);
+}
+
+void bind_walk(py::module_& module) {
+  py::class_<Walk>(module, "Walk", "A live autograd graph, walked: its nodes, saved tensors and key.")
+      .def(
+          py::init([](const py::sequence& tensors, const py::sequence& grads, bool keep_graph,
+                      const std::optional<py::sequence>& inputs, bool accumulates) {
+            return std::make_unique<Walk>(make_request(tensors, grads, keep_graph, inputs, accumulates));
+          }))
+      .def_property_readonly("num_nodes", [](const Walk& walk) { return walk.nodes.size(); })
+      .def_property_readonly("tensors", [](const Walk& walk) { return to_python(walk.tensors); })
+      .def_readonly("number_inputs", &Walk::number_inputs)
+      .def_property_readonly("num_grads", [](const Walk& walk) { return walk.num_grads; })
+      .def_property_readonly("key", [](const Walk& walk) { return to_bytes(walk.key, 0, walk.key.size()); })
+      .def("name", [](const Walk& walk, size_t node) { return walk.nodes.at(node).node->name(); })
+      .def("type", [](const Walk& walk, size_t node) {
+        const Node& live = *walk.nodes.at(node).node;
+        return c10::demangle(typeid(live).name());
+      })
+      .def("is_opaque", [](const Walk& walk, size_t node) { return walk.nodes.at(node).is_opaque; })
+      .def("is_leaf", [](const Walk& walk, size_t node) { return walk.nodes.at(node).accumulate != nullptr; })
+      .def("key_of", [](const Walk& walk, size_t node) {
+        return to_bytes(walk.key, walk.nodes.at(node).begin, walk.nodes.at(node).end);
+      })
+      .def_property_readonly("sizes", [](const Walk& walk) {
+        std::vector<std::pair<size_t, int64_t>> sizes;
+        for (const auto& origin : walk.sizes) {
+          int64_t value = 0;
+          std::memcpy(&value, walk.key.data() + origin.position, sizeof(value));
+          sizes.emplace_back(origin.node, value);
+        }
+        return sizes;
+      });
+}
+
+} // namespace
+
+void bind_engine(py::module_& module) {
+  static py::exception<Unsupported> unsupported(module, "Unsupported");
+  bind_walk(module);
+  py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording", "A captured backward pass, ready to replay.")
+      .def(py::init([](const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
+        return make_recording(walk, layout, std::move(offsets));
+      }))
+      .def_readonly("is_live", &Recording::is_live)
+      .def_property_readonly("num_boundaries", [](const Recording& recording) { return recording.boundaries.size(); });
+  py::class_<Recordings>(module, "Recordings", "Recordings by key, the least used dropped.")
+      .def(py::init<size_t>())
+      .def("find", &Recordings::find)
+      .def("keep", &Recordings::keep)
+      .def("clear", [](Recordings& recordings) { recordings.known.clear(); })
+      .def("__len__", [](const Recordings& recordings) { return recordings.known.size(); });
+  module.def("capture", torch::wrap_pybind_function(capture), "Run a walked graph live, telling an observer.");
+  module.def("replay", torch::wrap_pybind_function(call_replay), "Run a recording: (results, whether it gave up).");
+  module.def("metadata_of", metadata_of);
+  module.def("is_wrapped_number", [](const py::handle& value) {
+    return THPVariable_Unpack(value.ptr()).unsafeGetTensorImpl()->is_wrapped_number();
+  });
+}
+
+} // namespace gradc

@@ -1,0 +1,436 @@
+#include "live.h"
+
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/CachedTensorUtils.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
+
+#include <algorithm>
+
+namespace gradc {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::GraphTask;
+using torch::dynamo::autograd::CompiledNodeArgs;
+
+namespace {
+
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+}
+
+// at::isTensorSubclassLike says yes to every tensor while a mode records.
+bool is_subclass(const at::Tensor& tensor) {
+  return tensor.key_set().has_any(at::kFunctorchWrappedTensors) || tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+// As can_accumulate_inplace in torch's input_buffer.cpp, but for who holds the tensor.
+bool is_plain_buffer(const at::Tensor& tensor) {
+  return !is_subclass(tensor) && !tensor._is_zerotensor() && !tensor.is_nested() && tensor.is_non_overlapping_and_dense() &&
+      tensor.has_storage();
+}
+
+variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
+  for (const auto& hook : node.post_hooks()) {
+    outputs = (*hook)(outputs, inputs);
+  }
+  return outputs;
+}
+
+// As call_tensor_pre_hooks in torch's engine.cpp.
+variable_list call_tensor_pre_hooks(Node& node, variable_list inputs) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    inputs = (*hook)(inputs);
+  }
+  for (const auto& pair : node.retains_grad_hooks()) {
+    inputs = (*pair.second)(inputs);
+  }
+  return inputs;
+}
+
+// One autograd node whose body is ours.
+struct Body : Node {
+  explicit Body(std::function<variable_list()> function) : function_(std::move(function)) {
+    add_input_metadata(token());
+  }
+  static const at::Tensor& token() {
+    static const at::Tensor token = at::zeros({});
+    return token;
+  }
+  variable_list apply(variable_list&& /*inputs*/) override {
+    results = function_();
+    return {};
+  }
+  std::string name() const override {
+    return "gradc::CompiledAutograd";
+  }
+  variable_list results;
+
+ private:
+  std::function<variable_list()> function_;
+};
+
+} // namespace
+
+// As call_function in torch's engine.cpp.
+variable_list run_node(Node& node, variable_list inputs, bool keep_graph) {
+  inputs = call_tensor_pre_hooks(node, std::move(inputs));
+  for (const auto& hook : node.pre_hooks()) {
+    inputs = (*hook)(inputs);
+  }
+  if (!keep_graph) {
+    node.will_release_variables();
+  }
+  const bool has_post_hooks = !node.post_hooks().empty();
+  variable_list outputs;
+  if (has_post_hooks) {
+    variable_list copy = inputs;
+    outputs = node(std::move(copy));
+  } else {
+    outputs = node(std::move(inputs));
+  }
+  torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
+    return "Function " + node.name() + " returned an " + message;
+  });
+  if (has_post_hooks) {
+    return call_post_hooks(node, std::move(outputs), inputs);
+  }
+  return outputs;
+}
+
+variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function) {
+  const auto filled = [&]() {
+    // The nodes ask the graph task which gradients are needed, and hooks whether a node will run.
+    auto& in_graph = const_cast<std::unordered_set<Node*>&>(*torch::autograd::get_current_graph_task_nodes_in_graph());
+    auto& infos = const_cast<std::unordered_map<Node*, GraphTask::ExecInfo>&>(
+        *torch::autograd::get_current_graph_task_exec_info());
+    for (const auto& live : walk.nodes) {
+      in_graph.insert(live.node.get());
+      if (walk.request.is_partial && live.is_run()) {
+        auto& info = infos[live.node.get()];
+        info.needed_ = live.is_needed;
+        if (!live.captures.empty()) {
+          info.captures_ = std::make_unique<std::vector<GraphTask::ExecInfo::Capture>>();
+        }
+      }
+    }
+    return function();
+  };
+  const auto body = c10::make_intrusive<Body>(filled);
+  torch::autograd::Engine::get_default_engine().execute(
+      {Edge(body, 0)}, {Body::token()}, walk.request.keep_graph, false, true, {});
+  return std::move(body->results);
+}
+
+LiveRun::LiveRun(Walk& walk, Observer* observer)
+    : walk_(walk),
+      observer_(observer),
+      dependencies_(walk.nodes.size()),
+      not_ready_(walk.nodes.size()),
+      results_(walk.request.is_partial && !walk.request.accumulates ? walk.request.outputs.size() : 0) {
+  for (const auto& live : walk.nodes) {
+    for (const auto& edge : live.node->next_edges()) {
+      if (edge.is_valid()) {
+        ++dependencies_[walk_.index_of(edge.function.get())];
+      }
+    }
+  }
+}
+
+variable_list LiveRun::run() {
+  if (!observer_) {
+    start();
+    return loop();
+  }
+  mark_external(walk_.tensors);
+  observer_->begin();
+  try {
+    start();
+    auto results = loop();
+    observer_->end();
+    return results;
+  } catch (python_error& error) {
+    error.persist(); // before more Python runs
+    observer_->end();
+    throw;
+  } catch (...) {
+    observer_->end();
+    throw;
+  }
+}
+
+// As the engine: one root is the first task; several hang under a node that sends them.
+void LiveRun::start() {
+  const auto& roots = walk_.request.roots;
+  auto grads = walk_.request.grads;
+  torch::autograd::validate_outputs(roots, grads, [](const std::string& message) { return message; });
+  if (roots.size() == 1) {
+    variable_list inputs(roots[0].function->num_inputs());
+    inputs[roots[0].input_nr] = std::move(grads[0]);
+    push(walk_.index_of(roots[0].function.get()), std::move(inputs));
+    return;
+  }
+  for (const auto& root : roots) {
+    ++dependencies_[walk_.index_of(root.function.get())];
+  }
+  for (size_t i = 0; i < roots.size(); ++i) {
+    receive(roots[i], std::move(grads[i]));
+  }
+}
+
+variable_list LiveRun::resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs) {
+  for (const auto index : state.done) {
+    if (index == node) {
+      continue; // its edges are followed below
+    }
+    for (const auto& edge : walk_.nodes[index].node->next_edges()) {
+      if (edge.is_valid()) {
+        --dependencies_[walk_.index_of(edge.function.get())];
+      }
+    }
+  }
+  for (const auto& waiting : state.not_ready) {
+    not_ready_[waiting.node] = waiting.inputs;
+  }
+  for (const auto& waiting : state.ready) {
+    ready_.push_back({walk_.nodes[waiting.node].node->sequence_nr(), waiting.node, waiting.inputs});
+  }
+  results_ = state.results;
+  done_ = state.done;
+  send(node, std::move(outputs));
+  return loop();
+}
+
+variable_list LiveRun::loop() {
+  while (!ready_.empty()) {
+    std::pop_heap(ready_.begin(), ready_.end());
+    Task task = std::move(ready_.back());
+    ready_.pop_back();
+    evaluate(task.node, std::move(task.inputs));
+  }
+  return std::move(results_);
+}
+
+// As Engine::evaluate_function.
+void LiveRun::evaluate(uint32_t node, variable_list inputs) {
+  auto& live = walk_.nodes[node];
+  done_.push_back(node);
+  for (const auto& [position, number] : live.captures) {
+    results_[number] = inputs[position];
+  }
+  if (!live.is_needed) {
+    return; // asked for, and no hooks: the walk refuses those
+  }
+  send(node, call(node, std::move(inputs)));
+}
+
+variable_list LiveRun::call(uint32_t node, variable_list inputs) {
+  auto& live = walk_.nodes[node];
+  const bool keep_graph = walk_.request.keep_graph;
+  if (!observer_) {
+    auto outputs = run_node(*live.node, std::move(inputs), keep_graph);
+    if (!keep_graph) {
+      live.node->release_variables();
+    }
+    return outputs;
+  }
+  if (live.accumulate && !live.is_opaque) {
+    accumulate_grad(node, std::move(inputs));
+    return {};
+  }
+  if (live.is_opaque || has_hooks(*live.node)) {
+    return call_live(node, std::move(inputs));
+  }
+  const variable_list held = inputs;
+  observer_->enter(node, inputs);
+  auto outputs = run_node(*live.node, std::move(inputs), keep_graph);
+  if (!keep_graph) {
+    live.node->release_variables();
+  }
+  if (observer_->leave(node, outputs)) {
+    mark_external(held);
+    mark_external(outputs);
+    for (const auto& output : outputs) {
+      live_values_.insert(output.unsafeGetTensorImpl());
+    }
+    observer_->snapshot(snapshot());
+  }
+  return outputs;
+}
+
+// Runs a node outside the recording. What it returns gets new handles, since a hook may return what it was given: on the
+// next run it may return something else.
+variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
+  auto& live = walk_.nodes[node];
+  const variable_list held = inputs;
+  variable_list outputs;
+  {
+    const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
+    outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph);
+    if (!walk_.request.keep_graph) {
+      live.node->release_variables();
+    }
+    for (auto& output : outputs) {
+      if (output.defined()) {
+        output = output.variable_data();
+        live_values_.insert(output.unsafeGetTensorImpl());
+      }
+    }
+  }
+  mark_external(held);
+  mark_external(outputs);
+  observer_->boundary(node, held, outputs);
+  observer_->snapshot(snapshot());
+  return outputs;
+}
+
+// As AccumulateGrad::apply, with the recording's references left out of account when a gradient may be stolen.
+void LiveRun::accumulate_grad(uint32_t node, variable_list inputs) {
+  auto& live = walk_.nodes[node];
+  auto& variable = live.accumulate->variable;
+  const at::Tensor& new_grad = inputs.at(0);
+  if (!new_grad.defined()) {
+    return;
+  }
+  at::Tensor& grad = variable.mutable_grad();
+  const bool is_as_walked = live.grad >= 0 ? grad.is_same(walk_.tensors[live.grad]) : !grad.defined();
+  if (!is_as_walked || has_hooks(*live.node) || live_values_.count(new_grad.unsafeGetTensorImpl()) ||
+      new_grad.layout() != at::kStrided) {
+    call_live(node, std::move(inputs));
+    return;
+  }
+  const bool is_stealable = !is_held_elsewhere(new_grad, false);
+  observer_->enter(node, inputs);
+  AccumulateGrad::accumulateGrad(variable, grad, new_grad, is_stealable ? SIZE_MAX / 2 : 0, [&grad](at::Tensor&& update) {
+    grad = std::move(update);
+  });
+  if (live.grad < 0) {
+    observer_->accumulated(node, grad);
+  }
+  observer_->leave(node, {});
+}
+
+void LiveRun::send(uint32_t from, variable_list outputs) {
+  const auto& edges = walk_.nodes[from].node->next_edges();
+  in_flight_ = &outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (edges[i].is_valid()) {
+      receive(edges[i], std::move(outputs[i]));
+    }
+  }
+  in_flight_ = nullptr;
+}
+
+void LiveRun::receive(const Edge& edge, at::Tensor value) {
+  const auto node = static_cast<uint32_t>(walk_.index_of(edge.function.get()));
+  const bool is_ready = --dependencies_[node] == 0;
+  auto& waiting = not_ready_[node];
+  if (!waiting) {
+    if (!walk_.nodes[node].is_run()) {
+      return;
+    }
+    waiting.emplace(edge.function->num_inputs());
+  }
+  add(*waiting, edge.input_nr, std::move(value));
+  if (is_ready) {
+    variable_list inputs = std::move(*waiting);
+    waiting.reset();
+    push(node, std::move(inputs));
+  }
+}
+
+// As InputBuffer::add and accumulate in torch's input_buffer.cpp.
+void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
+  if (!value.defined()) {
+    return;
+  }
+  auto& old = buffer[position];
+  if (!old.defined()) {
+    old = std::move(value);
+    return;
+  }
+  if (old.is_sparse() || old.is_sparse_csr()) {
+    const bool in_place = may_add_in_place(value, old) && is_plain_buffer(value);
+    old = in_place ? value.add_(old) : value + old;
+  } else if (may_add_in_place(old, value) && is_plain_buffer(old) && !is_subclass(value)) {
+    old.add_(value);
+  } else {
+    old = old + value;
+  }
+}
+
+// Whether nobody but a buffer holds the tensor and its memory. While recording, the recording's own references do not count.
+bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const {
+  if (!observer_) {
+    return torch::autograd::impl::is_tensor_stealable(tensor, 1 + at::caching::is_cached_tensor(tensor)) &&
+        tensor.has_storage() && tensor.storage().use_count() == 1;
+  }
+  // A view holds its base, and so another reference to its memory.
+  return !tensor.is_view() && storage_of(tensor) != storage_of(other) && !is_held_elsewhere(tensor, true);
+}
+
+bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
+  for (const auto& input : walk_.tensors) {
+    if (input.is_same(tensor)) {
+      return true;
+    }
+  }
+  const void* storage = storage_of(tensor);
+  if (by_storage && external_storages_.count(storage)) {
+    return true;
+  }
+  size_t count = 0;
+  const auto look = [&](const variable_list& values) {
+    for (const auto& value : values) {
+      count += value.defined() && (by_storage ? storage_of(value) == storage : value.is_same(tensor));
+    }
+  };
+  for (const auto& task : ready_) {
+    look(task.inputs);
+  }
+  for (const auto& waiting : not_ready_) {
+    if (waiting) {
+      look(*waiting);
+    }
+  }
+  look(results_);
+  if (in_flight_) {
+    look(*in_flight_);
+  }
+  return count > (by_storage ? 1 : 0); // an addition finds itself in a buffer, a leaf's gradient has left it
+}
+
+void LiveRun::mark_external(const variable_list& tensors) {
+  for (const auto& tensor : tensors) {
+    if (tensor.defined()) {
+      external_storages_.insert(storage_of(tensor));
+    }
+  }
+}
+
+void LiveRun::push(uint32_t node, variable_list inputs) {
+  ready_.push_back({walk_.nodes[node].node->sequence_nr(), node, std::move(inputs)});
+  std::push_heap(ready_.begin(), ready_.end());
+}
+
+Snapshot<at::Tensor> LiveRun::snapshot() const {
+  Snapshot<at::Tensor> state;
+  state.done = done_;
+  for (uint32_t node = 0; node < not_ready_.size(); ++node) {
+    if (not_ready_[node]) {
+      state.not_ready.push_back({node, *not_ready_[node]});
+    }
+  }
+  for (const auto& task : ready_) {
+    state.ready.push_back({task.node, task.inputs});
+  }
+  state.results = results_;
+  return state;
+}
+
+} // namespace gradc

@@ -1,0 +1,626 @@
+"""Programs that the fuzzer found wrong, shrunk: each was a bug of gradc's once."""
+
+# ruff: noqa: F841
+
+from __future__ import annotations
+
+from tests.fuzz.toolbox import (
+    F,
+    Shrink,
+    attempt,
+    constant,
+    doubling,
+    leaf,
+    loss_of,
+    torch,
+)
+from tests.oracle import check
+
+
+def seed_0_program_9_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t2 = torch.matmul(a, a.to(a.dtype)).relu()
+        t4 = torch.hypot(t2, t2)
+        with torch.no_grad():
+            t8 = t4.mT
+        return {"q": t8}
+
+    out = f(a)
+    return events
+
+
+def test_seed_0_program_9():
+    check(seed_0_program_9_step, leaf(1, 1, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_0_program_27_step(compile, c):
+    events = []
+
+    @compile()
+    def f(c):
+        t4 = torch.lerp(c.double(), c.double(), 0.3)
+        return {"p": t4}
+
+    out = f(c)
+    attempt(events, lambda: loss_of(out, "p").backward())
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "p"), (out["p"], c), allow_unused=True))
+    return events
+
+
+def test_seed_0_program_27():
+    check(seed_0_program_27_step, leaf(dtype=torch.float16), allow_fallback=True)
+
+
+def seed_0_program_44_step(compile, a, b, c, d):
+    events = []
+
+    @compile()
+    def f(a, b, c, d):
+        t4 = a.narrow(0, 0, 1)
+        t5 = t4.half()
+        t6 = t5.sort(0).values
+        t7 = torch.sigmoid(t4)
+        return {"p": t6, "q": t5, "r": t7}
+
+    out = f(a, b, c, d)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            loss_of(out, "q", "r"),
+            (
+                a,
+                b,
+                c,
+                d,
+            ),
+            allow_unused=True,
+        ),
+    )
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            loss_of(out, "q", "p"),
+            (
+                a,
+                b,
+                c,
+                d,
+            ),
+            allow_unused=True,
+        ),
+    )
+    return events
+
+
+def test_seed_0_program_44():
+    check(
+        seed_0_program_44_step,
+        leaf(1, 1),
+        leaf(2, 1, 3, dtype=torch.bfloat16),
+        leaf(1, 1, dtype=torch.float16),
+        leaf(2, 1, 3),
+        allow_fallback=True,
+    )
+
+
+def seed_0_program_46_step(compile, c):
+    events = []
+
+    @compile()
+    def f(c):
+        t5 = torch.where(c > c, c, c)
+        t8 = t5.split(1, 0)[0]
+        return {"p": t8}
+
+    out = f(c)
+    events.append(out)
+    attempt(events, lambda: out["p"].mul_(2) and None)
+    return events
+
+
+def test_seed_0_program_46():
+    check(seed_0_program_46_step, leaf(3, 4), allow_fallback=True)
+
+
+def seed_0_program_45_step(compile, b):
+    events = []
+
+    @compile()
+    def f(b):
+        t2 = torch.cat([b, b])
+        with torch.no_grad():
+            t4 = t2.unbind(1)[1]
+        t7 = t4.nan_to_num()
+        return {}
+
+    out = f(b)
+    return events
+
+
+def test_seed_0_program_45():
+    check(seed_0_program_45_step, leaf(2, 4, 2), allow_fallback=True)
+
+
+def seed_0_program_78_step(compile, a, b, c):
+    events = []
+
+    @compile()
+    def f(a, b, c):
+        t3 = b - c
+        t4 = c.type_as(c)
+        t6 = F.linear(b, a.to(b.dtype))
+        t7 = t6.new_zeros(t6.shape[0]).sum() + t6
+        t8 = t7 @ a.to(t7.dtype).t()
+        return {"p": t4, "q": t8, "r": t3}
+
+    out = f(a, b, c)
+    attempt(events, lambda: loss_of(out, "r", "p").backward())
+    attempt(events, lambda: loss_of(out, "q", "p", "r").backward())
+    return events
+
+
+def test_seed_0_program_78():
+    check(seed_0_program_78_step, constant(4, 4), leaf(2, 3, 4), leaf(dtype=torch.bfloat16), allow_fallback=True)
+
+
+def seed_0_program_83_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t2 = torch.sin(b)
+        t3 = t2 + torch.arange(t2.shape[-1])
+        t2.mul_(a)
+        t5 = F.dropout(t3, 0.4)
+        t6 = torch.atan2(t5, a)
+        t9 = t6[..., ::2]
+        t11 = t2 @ a.to(t2.dtype).t()
+        return {"p": t11, "q": t3, "r": t9}
+
+    out = f(a, b * 1)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "p", "r", "q"), a, create_graph=True)[0].float().square().sum(),
+            (
+                a,
+                b,
+            ),
+            allow_unused=True,
+        ),
+    )
+    return events
+
+
+def test_seed_0_program_83():
+    check(seed_0_program_83_step, leaf(3, 2), leaf(2, 3, 2), allow_fallback=True)
+
+
+def seed_1_program_16_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t2 = a.view_as(a)
+        t3 = F.linear(t2, t2.to(t2.dtype))
+        t4 = torch.cat([t2, t3], 0)
+        return {"p": t4, "q": t3, "r": t2}
+
+    out = f(a * 1)
+    attempt(events, lambda: loss_of(out, "p", "r", "q").backward(inputs=[a]))
+    return events
+
+
+def test_seed_1_program_16():
+    check(seed_1_program_16_step, leaf(4, 4, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_1_program_47_step(compile, a):
+    events = []
+
+    @compile(dynamic=True)
+    def f(a):
+        t1 = a.relu()
+        t2 = t1.select(0, 0)
+        t3 = t2.clamp(-1, 1)
+        t4 = Shrink.apply(t3)
+        return {"q": t4, "r": t2}
+
+    out = f(a * 1)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "r", "q"), a, create_graph=True)[0].float().square().sum(), (a,), allow_unused=True
+        ),
+    )
+    return events
+
+
+def test_seed_1_program_47():
+    check(seed_1_program_47_step, leaf(4), allow_fallback=True)
+
+
+def seed_1_program_26_step(compile, a, c, d):
+    events = []
+
+    @compile()
+    def f(a, c, d):
+        t5 = d - c
+        with torch.no_grad():
+            t7 = t5.unbind(0)[0]
+            t8 = t5.unsqueeze(1)
+        return {"p": t7, "r": t8}
+
+    out = f(a, c, d * 1)
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "r", "p"), (out["p"], a), allow_unused=True))
+    return events
+
+
+def test_seed_1_program_26():
+    check(
+        seed_1_program_26_step,
+        leaf(2, dtype=torch.float16),
+        leaf(2, 1),
+        constant(2, 2, dtype=torch.bfloat16),
+        allow_fallback=True,
+    )
+
+
+def seed_1_program_71_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        t4 = torch.cat([c, c])
+        return {"p": t4}
+
+    out = f(b, c)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "p"), c, create_graph=True)[0].float().square().sum(),
+            (
+                b,
+                c,
+            ),
+            allow_unused=True,
+        ),
+    )
+    attempt(events, lambda: loss_of(out, "p").backward(retain_graph=True))
+    return events
+
+
+def test_seed_1_program_71():
+    check(seed_1_program_71_step, leaf(2, 3, dtype=torch.float64), leaf(2, 2, 3, dtype=torch.bfloat16), allow_fallback=True)
+
+
+def seed_1_program_38_step(compile, b):
+    events = []
+
+    @compile(dynamic=True)
+    def f(b):
+        t3 = F.linear(b, b.to(b.dtype))
+        t4 = torch.autograd.grad(t3.sin().sum(), b, create_graph=True, materialize_grads=True)[0]
+        return {}
+
+    out = f(b)
+    return events
+
+
+def test_seed_1_program_38():
+    check(seed_1_program_38_step, leaf(3, 4), allow_fallback=True)
+
+
+def seed_1_program_101_step(compile, a, c):
+    events = []
+
+    @compile()
+    def f(a, c):
+        with torch.no_grad():
+            t3 = a.unfold(0, 1, 1)
+            t4 = c.to(c.dtype)
+        t5 = t4.erf()
+        t6 = t4.clamp(-1, 1)
+        t7 = t5.square()
+        t8 = torch.autograd.grad(t7.sin().sum(), t6, create_graph=True, materialize_grads=True)[0]
+        return {"p": t3, "r": t8, "s": t4}
+
+    out = f(a, c)
+    attempt(events, lambda: loss_of(out, "p", "s", "r").backward())
+    return events
+
+
+def test_seed_1_program_101():
+    check(seed_1_program_101_step, leaf(3, 4), leaf(4), allow_fallback=True)
+
+
+def seed_2_program_14_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        with torch.no_grad():
+            t9 = c.unsqueeze(0)
+        t13 = t9 @ t9.to(t9.dtype).t()
+        return {}
+
+    out = f(b * 1, c)
+    return events
+
+
+def test_seed_2_program_14():
+    check(seed_2_program_14_step, leaf(), leaf(3), allow_fallback=True)
+
+
+def seed_2_program_61_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t2 = a.view(a.shape[0], -1)
+        t3 = t2.unsqueeze(0)
+        t4 = t3.tanh() ** 2 + t3
+        return {"p": t4, "q": t3}
+
+    out = f(a)
+    attempt(events, lambda: loss_of(out, "p", "q").backward(inputs=[a]))
+    return events
+
+
+def test_seed_2_program_61():
+    check(seed_2_program_61_step, leaf(3, 3), allow_fallback=True)
+
+
+def seed_2_program_93_step(compile, a, b, c):
+    events = []
+
+    @compile()
+    def f(a, b, c):
+        t3 = b.view(-1)
+        t4 = c.mul(t3).add(c, alpha=2)
+        t5 = torch.autograd.grad(t4.sin().sum(), t3, create_graph=True, materialize_grads=True)[0]
+        return {"p": t5}
+
+    out = f(a * 1, b * 1, c)
+    attempt(events, lambda: loss_of(out, "p").backward(retain_graph=True))
+    return events
+
+
+def test_seed_2_program_93():
+    check(seed_2_program_93_step, leaf(2, 3, 4), leaf(4, dtype=torch.float16), leaf(4), allow_fallback=True)
+
+
+def seed_2_program_117_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t1 = a.movedim(0, -1)
+        t2 = torch.maximum(t1, t1)
+        t3 = t1.float()
+        t4 = torch.log1p(t1.abs())
+        return {"p": t2, "q": t4, "r": t3, "s": t1}
+
+    out = f(a)
+    attempt(events, lambda: loss_of(out, "p", "q", "r", "s").backward())
+    return events
+
+
+def test_seed_2_program_117():
+    check(seed_2_program_117_step, leaf(1, 3), allow_fallback=True)
+
+
+def seed_2_program_18_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t2 = torch.lerp(a.double(), a.double(), 0.3)
+        t3 = t2.flatten()
+        return {"p": t3}
+
+    out = f(a)
+    attempt(events, lambda: loss_of(out, "p").backward(retain_graph=True))
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "p"), (out["p"], a), allow_unused=True))
+    attempt(events, lambda: loss_of(out, "p").backward(retain_graph=True))
+    return events
+
+
+def test_seed_2_program_18():
+    check(seed_2_program_18_step, leaf(3, 3, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_2_program_26_step(compile, a, b, c):
+    events = []
+
+    @compile()
+    def f(a, b, c):
+        t14 = b + c
+        return {"r": t14}
+
+    out = f(a * 1, b, c)
+    attempt(events, lambda: loss_of(out, "r").backward())
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "r"), b, create_graph=True)[0].float().square().sum(), (b,), allow_unused=True
+        ),
+    )
+    return events
+
+
+def test_seed_2_program_26():
+    check(
+        seed_2_program_26_step,
+        constant(),
+        leaf(4, 4, dtype=torch.bfloat16),
+        constant(4, 4, dtype=torch.float64),
+        allow_fallback=True,
+    )
+
+
+def seed_3_program_79_step(compile, a, c, d):
+    events = []
+
+    @compile()
+    def f(a, c, d):
+        t4 = c.unfold(0, 1, 1)
+        t5 = F.smooth_l1_loss(d, a.expand_as(d).to(d.dtype))
+        t6 = t4.unbind(2)[1]
+        t7 = c.clamp(-1, 1)
+        return {"p": t4, "q": t6, "r": t5, "s": t7}
+
+    out = f(a, c, d)
+    attempt(events, lambda: out["p"].register_hook(doubling) and None)
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "s", "q", "r", "p"), (out["q"], c), allow_unused=True))
+    return events
+
+
+def test_seed_3_program_79():
+    check(seed_3_program_79_step, constant(), leaf(2, 3, 4), leaf(), allow_fallback=True)
+
+
+def seed_3_program_22_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        t3 = c.float()
+        t4 = F.mse_loss(b, t3.expand_as(b).to(b.dtype), reduction="none")
+        t8 = torch.hypot(t4, t3)
+        with torch.no_grad():
+            t11 = t8.flatten()
+        return {"q": t11}
+
+    out = f(b, c * 1)
+    return events
+
+
+def test_seed_3_program_22():
+    check(seed_3_program_22_step, constant(3, 3), leaf(3), allow_fallback=True)
+
+
+def seed_3_program_48_step(compile, b):
+    events = []
+
+    @compile(dynamic=True)
+    def f(b):
+        t3 = b.float()
+        t4 = b.float().var(0, correction=0)
+        t6 = t4.to(t4.dtype)
+        t8 = torch.autograd.grad(t6.sin().sum(), t3, create_graph=True, materialize_grads=True)[0]
+        return {}
+
+    out = f(b)
+    return events
+
+
+def test_seed_3_program_48():
+    check(seed_3_program_48_step, leaf(2, 2), allow_fallback=True)
+
+
+def seed_3_program_210_step(compile, c, d):
+    events = []
+
+    @compile()
+    def f(c, d):
+        t5 = F.leaky_relu(c, 0.1)
+        t6 = d.view(d.shape[0], -1)
+        t7 = t5.amax(0)
+        return {"p": t7, "q": t6, "r": t5}
+
+    out = f(c, d)
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "q", "p"), (out["r"], d), allow_unused=True))
+    attempt(events, lambda: loss_of(out, "p", "q", "r").backward())
+    return events
+
+
+def test_seed_3_program_210():
+    check(seed_3_program_210_step, leaf(3, 4), leaf(3, 4), allow_fallback=True)
+
+
+def seed_3_program_255_step(compile, b, c):
+    events = []
+
+    @compile(dynamic=True)
+    def f(b, c):
+        t8 = c.topk(1, 0).values
+        return {"q": t8}
+
+    out = f(b, c)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "q"), c, create_graph=True)[0].float().square().sum(),
+            (
+                b,
+                c,
+            ),
+            allow_unused=True,
+        ),
+    )
+    return events
+
+
+def test_seed_3_program_255():
+    check(seed_3_program_255_step, leaf(3, 3), leaf(3, 1, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_3_program_264_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        t3 = c.transpose(0, -1)
+        t4 = torch.autograd.grad(t3.sin().sum(), t3, create_graph=True, materialize_grads=True)[0]
+        t6 = t4.transpose(0, -1)
+        t7 = torch.atan2(t6, c)
+        t8 = t7.clone()
+        return {"r": t8}
+
+    out = f(b * 1, c)
+    events.append(out)
+    return events
+
+
+def test_seed_3_program_264():
+    check(seed_3_program_264_step, constant(dtype=torch.bfloat16), leaf(2, 1), allow_fallback=True)
+
+
+def seed_3_program_4_step(compile, b, d):
+    events = []
+
+    @compile()
+    def f(b, d):
+        t4 = torch.einsum("...ij,...kj->...ik", d, d)
+        t5 = t4 / (b.abs() + 1)
+        return {"p": t5, "q": t4}
+
+    out = f(b, d * 1)
+    attempt(events, lambda: loss_of(out, "q", "p").backward())
+    return events
+
+
+def test_seed_3_program_4():
+    check(seed_3_program_4_step, leaf(), leaf(1, 3, dtype=torch.bfloat16), allow_fallback=True)
+
+
+def seed_3_program_259_step(compile, b):
+    events = []
+
+    @compile()
+    def f(b):
+        t2 = torch.einsum("...ij,...kj->...ik", b, b)
+        t3 = t2.diagonal()
+        return {"p": t3}
+
+    out = f(b.mT.contiguous().mT)
+    attempt(events, lambda: loss_of(out, "p").backward())
+    return events
+
+
+def test_seed_3_program_259():
+    check(seed_3_program_259_step, leaf(1, 3), allow_fallback=True)

@@ -1,0 +1,132 @@
+"""gradc.explain: what it says of graphs, segments, saved bytes, graph breaks, fallbacks and recaptures."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import gradc
+from gradc import config
+
+
+def explained(function, *args):
+    return gradc.explain(function, backend="eager")(*args)
+
+
+def two_heads(x, w):
+    features = (x @ w).tanh()
+    return features.sin(), features.cos()
+
+
+def test_graphs_and_segments():
+    found = explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True))
+    (graph,) = found.graphs
+    assert graph.num_calls == 4  # mm, tanh, sin, cos
+    # sin and cos are each reached by one output; tanh and mm by both
+    assert [cut.num_nodes for cut in graph.segments] == [2, 1, 1]
+    assert graph.saved_bytes == 4 * 2 * 4  # tanh's result, float32; sin and cos save the same tensor
+    assert "features = (x @ w).tanh()" in graph.segments[0].where
+    assert (found.graph_breaks, found.fallbacks, found.recaptures) == ((), (), ())
+
+
+def test_the_report():
+    text = str(explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)))
+    text = re.sub(r"region \d+", "region N", text).replace(__file__, "heads.py")
+    assert re.sub(r":\d+ in", ":1 in", text) == (
+        """\
+1 graph, 0 graph breaks, 0 fallbacks, 0 recaptures
+
+graph     calls  autograd nodes by segment  saved
+--------  -----  -------------------------  -----
+region N      4                  2 + 1 + 1   32 B
+region N begins at File: heads.py:1 in two_heads, code: features = (x @ w).tanh()"""
+    )
+
+
+def breaks(x):
+    y = x.sin()
+    print(end="")
+    return y.cos()
+
+
+def test_graph_breaks_say_where_and_why():
+    found = explained(breaks, torch.ones(3, requires_grad=True))
+    assert len(found.graphs) == 2
+    (graph_break,) = found.graph_breaks
+    assert graph_break.reason.startswith("Failed to trace builtin operator: Dynamo does not know how to trace")
+    assert graph_break.where.startswith(f"breaks at {__file__}:")
+
+
+def branches(x):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).sum()
+
+
+def test_fallbacks_say_where_and_why():
+    found = explained(branches, torch.ones(3, requires_grad=True))
+    assert found.graphs == () and len(found.fallbacks) == 1
+    (fallback,) = found.fallbacks
+    assert fallback.kind in ("tensor of unknown origin", "operator without a schema")
+    assert f"{__file__}:" in fallback.where and "torch.cond" in fallback.where
+    assert f"\nran eagerly: {fallback.kind}" in str(found)
+
+
+def test_recaptures_say_what_changed():
+    shapes = iter([3, 4])
+    found = explained(lambda x: x[: next(shapes)].sin(), torch.ones(5, requires_grad=True))
+    assert len(found.recaptures) >= 1
+
+    def fickle(x):
+        return x.sin() if torch.is_autocast_enabled("cpu") else x.cos()
+
+    states = iter([False, True])
+
+    @torch.compiler.disable
+    def turn():
+        torch.set_autocast_enabled("cpu", next(states))
+
+    def step(x):
+        turn()
+        return fickle(x)
+
+    found = explained(step, torch.ones(3, requires_grad=True))
+    assert any("autocast" in recapture.lower() for recapture in found.recaptures), found.recaptures
+
+
+def test_a_step_that_ran_backward_itself():
+    model = nn.Linear(3, 1)
+
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    assert len(explained(step, torch.ones(2, 3)).graphs) == 1
+
+
+def test_a_compiled_function_is_explained_as_it_was_compiled():
+    compiled = gradc.compile(two_heads, backend="eager", fullgraph=True)
+    assert len(explained(compiled, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)).graphs) == 1
+
+
+def test_symbolic_sizes_are_counted_as_they_were():
+    compiled = gradc.compile(two_heads, backend="eager", dynamic=True)
+    (graph,) = explained(compiled, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)).graphs
+    assert graph.saved_bytes == 32
+
+
+def test_arguments_are_left_alone():
+    x, w = torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)
+    explained(two_heads, x, w)
+    assert w.grad is None
+
+
+def test_unknown_backend():
+    with pytest.raises(gradc.ConfigError, match="backend='magic' is not known"):
+        gradc.explain(two_heads, backend="magic")
+
+
+def test_settings_stay():
+    with config.patch(backward_pass_autocast="off"):
+        explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True))
+        assert config.backward_pass_autocast == "off"
