@@ -8,8 +8,7 @@ from gradc import ConfigError
 from gradc.demo import main as demo
 
 
-def test_table_and_plot(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "NUM_THREADS", 1)  # the other test process has the other core
+def test_table_and_plot(tmp_path, capsys):
     runs = demo.run(epochs=1, backends=("aot_eager", "gradc"), out=str(tmp_path / "new"))
     assert [run.is_compiled for run in runs] == [False, True, True], [run.nodes for run in runs]
     assert {run.name: run.bitwise for run in runs} == {"eager": True, "torch.compile aot_eager": False, "gradc": True}
@@ -20,7 +19,6 @@ def test_table_and_plot(tmp_path, capsys, monkeypatch):
 
 
 def test_a_run_that_was_not_compiled_is_no_success(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "NUM_THREADS", 1)
     monkeypatch.setattr(demo, "compiler", lambda backend: lambda model: model)
     (_, run) = demo.run(epochs=1, backends=("gradc",), out=str(tmp_path))
     assert run.bitwise and not run.is_compiled

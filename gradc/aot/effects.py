@@ -11,18 +11,20 @@ with eager's own view node as its ``grad_fn``. See Note [Outputs that alias].
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gradc.aot.tape import Edge, Tape, edge_of
+from gradc.aot.tape import Edge, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import is_view_op
 from gradc.ir.program import Instruction, Ref, Sym, map_leaves
-from gradc.torch_private import is_view
 
 Resolve = Callable[[Any], Any]
+Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
+ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Derived:
     """An output made from another tensor of the call by view ops."""
 
     base: Returned | Value
-    steps: tuple[Callable[[torch.Tensor, Resolve], torch.Tensor], ...]
+    steps: tuple[Step, ...]
     requires_grad: bool
 
 
@@ -72,8 +74,8 @@ class _Analysis:
         self.tape = tape
         self.values: list[tuple[torch.Tensor, Edge | None]] = []
         self.position_of: dict[int, int] = {}
-        self.primal_of = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None and p.cast_of is None}
-        self.maker = {out: i for i in tape.recorder.instructions for out in i.outs if out is not None and is_view_op(i.op)}
+        self.primal_of = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None}
+        self.views = _Views(tape)
         tensors = {id(out): out for out in tape.outputs if isinstance(out, torch.Tensor)}
         self.shared = _shared_storages(list(tensors.values()))
 
@@ -89,17 +91,8 @@ class _Analysis:
             return Plain(out)
         if id(out) in self.primal_of:
             return Returned(self.primal_of[id(out)])
-        if is_view(out) or self.maker.get(self.slot(out)) is not None:
-            base = self.base_of(out)
-            if base is not None:
-                return base
-        return self.value(out)
-
-    def slot(self, tensor: torch.Tensor) -> int:
-        slot = self.tape.recorder.slot_of(tensor)
-        if slot is None:
-            raise UnsupportedError("output that no recorded call made")
-        return slot
+        derived = self.derived(out)
+        return derived or self.value(out)
 
     def value(self, out: torch.Tensor) -> Value:
         if id(out) not in self.position_of:
@@ -107,33 +100,77 @@ class _Analysis:
             self.values.append((out, edge_of(out) if is_recorded(out) else None))
         return Value(self.position_of[id(out)])
 
-    def base_of(self, out: torch.Tensor) -> Derived | None:
-        """How to make the view ``out`` again; None if nothing outside can tell that it is one."""
-        steps: list[Instruction] = []
-        slots: list[int] = []
-        slot = self.slot(out)
-        while slot in self.maker:
-            steps.append(self.maker[slot])
-            slots.append(slot)
-            slot = self.maker[slot].args[0].slot
-        root = self.tape.recorder.tensor_of(slot)
+    def derived(self, out: torch.Tensor) -> Derived | None:
+        """How to make ``out`` again as a view; None if it is none, or if nothing outside can tell that it is one."""
+        root, steps = self.views.path_to(out)
+        if not steps:
+            return None
         if id(root) in self.primal_of:
             base: Returned | Value = Returned(self.primal_of[id(root)])
-        elif self.is_shown(out, root, steps) and id(root) != id(out):
+        elif self.is_shown(out, root, steps):
             base = self.value(root)
         else:
             return None
-        replays = tuple(_replay(step, made) for step, made in zip(reversed(steps), reversed(slots), strict=True))
-        return Derived(base, replays, is_recorded(out))
+        return Derived(base, tuple(map(_replay, steps)), is_recorded(out))
 
-    def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[Instruction]) -> bool:
+    def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.
 
         By another view of the same storage; by in-place use, which some views refuse; or by its flag: a view made under
         no_grad of a tensor that requires a gradient is a leaf that requires one.
         """
         is_leaf = out.requires_grad and not is_recorded(out)
-        return is_leaf or root.untyped_storage()._cdata in self.shared or any(step.returns_list for step in steps)
+        is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
+        return is_leaf or is_one_of_many or root.untyped_storage()._cdata in self.shared
+
+
+def hoist_views(tape: Tape) -> None:
+    """Make each output that is a differentiable view of an argument a primal, which the region's call makes first.
+
+    In eager the view is one node: gradients from inside the region and from outside meet there, and go on as one.
+    """
+    views = _Views(tape)
+    arguments = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None and p.make is None}
+    known = {p.edge for p in tape.primals}
+    for out in tape.outputs:
+        if not isinstance(out, torch.Tensor) or not is_recorded(out) or edge_of(out) in known:
+            continue
+        root, steps = views.path_to(out)
+        if steps and id(root) in arguments:
+            known.add(edge_of(out))
+            position = arguments[id(root)]
+            name = f"view of {tape.primals[position].name}"
+            tape.recorder.add_input(out, "view", name)
+            make = functools.partial(_make_view, position, tuple(map(_replay, steps)))
+            tape.primals.append(Primal(name, out, edge_of(out), make))
+
+
+def _make_view(position: int, steps: Sequence[Step], primals: Sequence[Any], sizes: Resolve) -> torch.Tensor:
+    tensor = primals[position]
+    with torch.enable_grad():
+        for step in steps:
+            tensor = step(tensor, sizes)
+    return tensor
+
+
+class _Views:
+    """Which tensors of a tape are views, and of what."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.recorder = tape.recorder
+        made = ((out, instruction) for instruction in tape.recorder.instructions for out in instruction.outs)
+        self.maker = {out: instruction for out, instruction in made if out is not None and is_view_op(instruction.op)}
+
+    def path_to(self, out: torch.Tensor) -> tuple[torch.Tensor, list[ViewStep]]:
+        """The tensor that ``out`` is a view of, and the view calls that lead from it to ``out``."""
+        slot = self.recorder.slot_of(out)
+        if slot is None:
+            raise UnsupportedError("output that no recorded call made")
+        steps: list[ViewStep] = []
+        while slot in self.maker:
+            steps.append((self.maker[slot], slot))
+            slot = self.maker[slot].args[0].slot
+        return (self.recorder.tensor_of(slot) if steps else out), steps[::-1]
 
 
 def is_recorded(out: torch.Tensor) -> bool:
@@ -150,8 +187,9 @@ def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:
     return {key for key, times in seen.items() if times > 1}
 
 
-def _replay(instruction: Instruction, slot: int) -> Callable[[torch.Tensor, Resolve], torch.Tensor]:
+def _replay(made: ViewStep) -> Step:
     """The view call, to be made on another tensor."""
+    instruction, slot = made
     index = instruction.outs.index(slot)
 
     def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:

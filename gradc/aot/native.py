@@ -52,6 +52,7 @@ class Layout:
     forward: Any
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
+    is_fine: bool
     forced_autocast: list[int]
     backwards: Backwards
     shapes: list[Sym]
@@ -65,6 +66,7 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         forward,
         [_segment(region, segment, owner, shapes) for segment in region.segments],
         list(region.tape.recorder.symbols.values()),
+        region.is_fine,
         _forced(region.backwards.settings.backward_autocast),
         region.backwards,
         shapes,

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from gradc.aot.casts import cached_cast
 from gradc.aot.derive import Backwards, Settings, Sizes
-from gradc.aot.effects import Derived, Output, Plain, Returned, Value, analyse_outputs
+from gradc.aot.effects import Derived, Output, Plain, Returned, Value, analyse_outputs, hoist_views
 from gradc.aot.native import lay_out
 from gradc.aot.node import SegmentFunction
 from gradc.aot.segments import Segment, cut
-from gradc.aot.tape import Edge, Tape
+from gradc.aot.tape import Edge, Tape, edge_of
+from gradc.errors import UnsupportedError
 from gradc.executor import native
 from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
@@ -38,18 +38,35 @@ class Region:
     """See the module's docstring. Immutable but for the backwards it compiles; safe under several threads."""
 
     def __init__(self, tape: Tape, settings: Settings, name: str, *, is_fine: bool = False) -> None:
+        self._native: Any
+        self._shapes: list[Sym]
+        self._direct: list[int] | None
         self.tape, self.settings, self.name, self.is_fine = tape, settings, name, is_fine
+        hoist_views(tape)
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
+        self._refuse_inner_views()
         self.backwards = Backwards(tape, self.segments, settings, name)
-        self.casts = [(p.cast_of, p.fake.dtype) for p in tape.primals if p.cast_of is not None and p.fake is not None]
+        self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)
         self.forward = checked(refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative)), "aot.region")
         self._run = settings.lower(self.forward)
-        self._layout = lay_out(self, self._run) if native.is_plan(self._run) else None
-        self._native = native.region(self._layout) if self._layout is not None else None
+        self._native, self._shapes, self._direct = None, [], None
+        if native.is_plan(self._run):
+            layout = lay_out(self, self._run)
+            self._native, self._shapes = native.region(layout), layout.shapes
+            if not (self.makers or tape.symints) and all(isinstance(output, Value) for output in self.outputs):
+                self._direct = [output.position for output in self.outputs if isinstance(output, Value)]
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
+
+    def _refuse_inner_views(self) -> None:
+        """A view of an intermediate is made again behind the segments; gradients from inside would not meet there."""
+        inner = {edge for segment in self.segments for node in segment.nodes for edge in node.next_functions}
+        for fake, output in zip(self.tape.outputs, self.outputs, strict=True):
+            is_inner = isinstance(output, Derived) and isinstance(output.base, Value) and output.requires_grad
+            if is_inner and edge_of(fake) in inner:
+                raise UnsupportedError("view of an intermediate that is returned and used inside")
 
     @functools.cached_property
     def fine(self) -> Region:
@@ -57,16 +74,21 @@ class Region:
         return Region(self.tape, self.settings, f"{self.name}, fine", is_fine=True)
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        if not self.is_fine and self.segments and has_gradient_hooks(inputs):
+        if self._native is None and not self.is_fine and self.segments and has_gradient_hooks(inputs):
             return self.fine(*inputs)
-        primals = [*inputs, *(cached_cast(inputs[position], dtype) for position, dtype in self.casts)]
-        if self._layout is not None and self._native is not None:
-            call = Call(self, primals)
-            shapes = [call.sizes(shape) for shape in self._layout.shapes]
-            call.values = self._native(primals, shapes)
-        else:
-            call = Call(self, primals)
+        if self._direct is not None:  # the usual case, kept short: it is what a call costs beside the kernels
+            values = self._native(inputs, ())
+            return self.fine(*inputs) if values is None else [values[position] for position in self._direct]
+        call = Call(self, list(inputs))
+        for make in self.makers:
+            call.primals.append(make(call.primals, call.sizes))
+        if self._native is None:
             call.run(self._run)
+        else:
+            values = self._native(call.primals, [call.sizes(shape) for shape in self._shapes])
+            if values is None:
+                return self.fine(*inputs)
+            call.values = values
         return [call.output(output) for output in self.outputs]
 
 
@@ -84,13 +106,15 @@ class _Returned:
         self.of_edge: dict[Edge, int] = {edge: i for i, (_, edge) in enumerate(values) if edge is not None}
         self.of_saved: dict[int, tuple[str, int]] = {}
         inputs = {slot: position for position, slot in enumerate(tape.recorder.inputs)}
+        made = {primal.edge: i for i, primal in enumerate(tape.primals) if primal.make is not None}
         of_slot: dict[int | None, int] = {}
         for position, fake in enumerate(self.fakes):
             of_slot.setdefault(tape.recorder.slot_of(fake), position)
         for index in (index for segment in segments for index in segment.saved):
             saved = tape.saved[index]
-            if saved.slot in inputs:
-                self.of_saved[index] = ("primal", inputs[saved.slot])
+            primal = made.get(saved.edge, inputs.get(saved.slot))
+            if primal is not None:
+                self.of_saved[index] = ("primal", primal)
                 continue
             if saved.slot not in of_slot:
                 of_slot[saved.slot] = len(self.fakes)

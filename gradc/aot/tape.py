@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import sympy
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
+from gradc.aot.casts import cached_cast
 from gradc.errors import UnsupportedError
 from gradc.ir.program import Sym
 from gradc.ir.recorder import Recorder
@@ -62,13 +64,14 @@ class Saved:
 class Primal:
     """One input of the region. ``edge`` is where its gradient leaves the tape; None for one that needs no gradient.
 
-    ``cast_of`` is the position of the leaf whose autocast copy this primal is; see Note [Weight casts].
+    ``make(primals, sizes)`` is given for a primal that is no argument: the region's call makes it of those before it, as a
+    live tensor with eager's own node. See Notes [Weight casts] and [Outputs that alias].
     """
 
     name: str
     fake: torch.Tensor | None
     edge: Edge | None
-    cast_of: int | None = None
+    make: Callable[[Sequence[Any], Callable[[Any], Any]], torch.Tensor] | None = None
 
 
 class Tape:
@@ -316,8 +319,12 @@ def _hoist_weight_casts(tape: Tape) -> None:
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
         recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
-        tape.primals.append(Primal(name, fake, edge_of(fake), cast_of=position))
+        tape.primals.append(Primal(name, fake, edge_of(fake), functools.partial(_cast, position, fake.dtype)))
     recorder.instructions = kept
+
+
+def _cast(position: int, dtype: torch.dtype, primals: Sequence[Any], sizes: Any) -> torch.Tensor:
+    return cached_cast(primals[position], dtype)
 
 
 def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:

@@ -45,10 +45,10 @@ def save_plot(runs: list[Run], path: Path) -> None:
     FigureCanvasAgg(figure)
     losses, differences = figure.subplots(1, 2)
     styles = ["-", (0, (6, 3)), (0, (2, 2)), (0, (1, 4))]
-    for run, style in zip(runs, styles):
-        losses.plot(run.losses, label=run.name, linestyle=style, linewidth=2)
+    for number, (run, style) in enumerate(zip(runs, styles)):
+        losses.plot(run.losses, label=run.name, color=f"C{number}", linestyle=style, linewidth=2)
         if run.name != "eager":
-            differences.plot(run.differences, label=run.name, linewidth=1.5)
+            differences.plot(run.differences, label=run.name, color=f"C{number}", linewidth=1.5)
     losses.set(title="Training loss", xlabel="step", ylabel="cross entropy")
     differences.set(title="Gradients: largest difference from eager", xlabel="step", ylabel="absolute (0: bit for bit)")
     differences.set_yscale("symlog", linthresh=1e-6)

@@ -77,6 +77,9 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
             raise UnsupportedError("tensor subclass", type(value).__name__)
     if reason := exotic_mode():
         raise UnsupportedError(reason)
+    for node in graph.graph.nodes:
+        if "register_hook" in str(node.target):  # traced, it would be baked into backward; eager calls it each time
+            raise UnsupportedError("hook registered inside", where=user_line(node))
     context = tracing_context()
     fake_mode = context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
     examples, names = _placeholders(graph, inputs)

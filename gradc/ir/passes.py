@@ -63,8 +63,8 @@ def _forward_aliases(program: Program) -> Program:
     A detach that is an output stays, since outputs must be objects of their own; so does one whose layout changes alone,
     by a call such as ``t_``.
     """
-    own = {out.slot for out in program.outputs if isinstance(out, Ref)}
-    own |= {slot for call in program.instructions if torch.Tag.inplace_view in call.op.tags for slot in call.writes}
+    moved = {slot for call in program.instructions if torch.Tag.inplace_view in call.op.tags for slot in call.writes}
+    own = moved | {out.slot for out in program.outputs if isinstance(out, Ref)}
     alias: dict[int, int] = {}
 
     def read(leaf: object) -> object:
@@ -73,7 +73,7 @@ def _forward_aliases(program: Program) -> Program:
     kept: list[Instruction] = []
     for instruction in program.instructions:
         args, kwargs = map_leaves(read, instruction.args), map_leaves(read, instruction.kwargs)
-        if instruction.op is _aten.detach.default and not own.intersection((args[0].slot, *instruction.outs)):
+        if instruction.op is _aten.detach.default and args[0].slot not in moved and instruction.outs[0] not in own:
             (out,) = instruction.outs
             assert out is not None
             alias[out] = args[0].slot

@@ -131,6 +131,7 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
                                        : SymbolSource::Kind::integer;
     region->symbols.push_back({source, position, dimension});
   }
+  region->is_fine = layout.attr("is_fine").cast<bool>();
   region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
   region->derive = std::make_unique<PythonDerive>(layout.attr("backwards"));
   region->backwards = std::vector<BackwardCache>(region->segments.size());
@@ -144,7 +145,8 @@ c10::IValue to_ivalue(const py::handle& value) {
   return value.is_none() ? c10::IValue() : c10::IValue(value.cast<int64_t>());
 }
 
-py::list call(
+// None where the region must be cut finely for this call: a leaf has hooks.
+py::object call(
     const std::shared_ptr<RegionLayout>& region,
     const py::sequence& primals,
     const std::vector<int64_t>& shapes) {
@@ -153,12 +155,15 @@ py::list call(
   for (const py::handle primal : primals) {
     inputs.push_back(to_ivalue(primal));
   }
+  if (!region->is_fine && !region->segments.empty() && has_gradient_hooks(inputs)) {
+    return py::none();
+  }
   auto values = call_region(region, inputs, shapes);
   py::list results(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
   }
-  return results;
+  return std::move(results);
 }
 
 } // namespace

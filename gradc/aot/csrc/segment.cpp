@@ -284,6 +284,23 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
 }
 
+bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {
+  for (const auto& primal : primals) {
+    if (!primal.isTensor() || !primal.toTensor().requires_grad() || !primal.toTensor().is_leaf()) {
+      continue;
+    }
+    const auto& tensor = primal.toTensor();
+    if (!torch::autograd::impl::hooks(tensor).empty() || torch::autograd::impl::post_acc_grad_hooks(tensor)) {
+      return true;
+    }
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor);
+    if (accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty())) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,

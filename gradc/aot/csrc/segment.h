@@ -110,6 +110,7 @@ struct RegionLayout {
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
   std::unique_ptr<Derive> derive;
   mutable std::vector<BackwardCache> backwards;
@@ -149,6 +150,10 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
 };
+
+// True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its
+// AccumulateGrad, as DDP's reducer has.
+bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
 
 // Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are the bound shape values of this call (static regions have none).
 std::vector<c10::IValue> call_region(
