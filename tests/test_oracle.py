@@ -92,7 +92,7 @@ def test_negative_zero_and_nan():
     def nan(compile, x, w):
         return compile(lambda x: x * float("nan"))(x.detach())
 
-    assert "values differ" in found(lambda f: lambda x: f(x).abs(), zero)
+    assert found(lambda f: lambda x: f(x).abs(), zero) == ""  # torch.equal holds 0 and -0 equal
     assert found(lambda f: f, nan) == ""
 
 

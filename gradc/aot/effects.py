@@ -80,7 +80,11 @@ class _Analysis:
         self.shared = _shared_storages(list(tensors.values()))
 
     def run(self) -> tuple[tuple[Output, ...], list[tuple[torch.Tensor, Edge | None]]]:
-        return tuple(self.output(out) for out in self.tape.outputs), self.values
+        made: dict[int, Output] = {}  # one object returned twice is one output
+        for out in self.tape.outputs:
+            if id(out) not in made:
+                made[id(out)] = self.output(out)
+        return tuple(made[id(out)] for out in self.tape.outputs), self.values
 
     def output(self, out: Any) -> Output:
         if isinstance(out, torch.SymInt):
@@ -145,6 +149,15 @@ def hoist_views(tape: Tape) -> None:
             tape.primals.append(Primal(name, out, edge_of(out), make))
 
 
+def refuse_views_of_returned_views(tape: Tape) -> None:
+    """A view of a returned view hangs below it in eager's graph; made again from the base, it would hang beside it."""
+    views = _Views(tape)
+    returned = {id(out) for out in tape.outputs}
+    for out in tape.outputs:
+        if isinstance(out, torch.Tensor) and is_recorded(out) and any(id(base) in returned for base in views.between(out)):
+            raise UnsupportedError("view of a view, both returned")
+
+
 def _make_view(position: int, steps: Sequence[Step], primals: Sequence[Any], sizes: Resolve) -> torch.Tensor:
     tensor = primals[position]
     with torch.enable_grad():
@@ -170,7 +183,15 @@ class _Views:
         while slot in self.maker:
             steps.append((self.maker[slot], slot))
             slot = self.maker[slot].args[0].slot
+            between = self.recorder.tensor_of(slot)
+            if slot in self.maker and between.requires_grad and not is_recorded(between):
+                raise UnsupportedError("view of a view made under no_grad")
         return (self.recorder.tensor_of(slot) if steps else out), steps[::-1]
+
+    def between(self, out: torch.Tensor) -> list[torch.Tensor]:
+        """The views that lie between ``out`` and what it is a view of."""
+        _, steps = self.path_to(out)
+        return [self.recorder.tensor_of(slot) for _, slot in steps[:-1]]
 
 
 def is_recorded(out: torch.Tensor) -> bool:

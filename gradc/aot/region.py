@@ -20,7 +20,16 @@ from typing import Any
 import torch
 
 from gradc.aot.derive import Backwards, Settings, Sizes
-from gradc.aot.effects import Derived, Output, Plain, Returned, Value, analyse_outputs, hoist_views
+from gradc.aot.effects import (
+    Derived,
+    Output,
+    Plain,
+    Returned,
+    Value,
+    analyse_outputs,
+    hoist_views,
+    refuse_views_of_returned_views,
+)
 from gradc.aot.native import lay_out
 from gradc.aot.node import SegmentFunction
 from gradc.aot.segments import Segment, cut
@@ -42,6 +51,7 @@ class Region:
         self._shapes: list[Sym]
         self._direct: list[int] | None
         self.tape, self.settings, self.name, self.is_fine = tape, settings, name, is_fine
+        refuse_views_of_returned_views(tape)
         hoist_views(tape)
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
@@ -133,6 +143,7 @@ class Call:
         self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.recorder.symbols.items()})
         self._entries: dict[tuple[int, int], torch.Tensor] = {}
         self._live: dict[int, torch.Tensor] = {}
+        self._derived: dict[int, torch.Tensor] = {}
 
     def run(self, forward: Callable[[list[Any]], list[Any]]) -> None:
         """Run the forward, and build the live nodes in Python."""
@@ -189,9 +200,14 @@ class Call:
                 return self.primals[position]
             case Value(position):
                 return self._live.get(position, self.values[position])
-            case Derived(base, steps, requires_grad):
-                tensor = self.output(base)
-                with torch.set_grad_enabled(requires_grad and torch.is_grad_enabled()):
-                    for step in steps:
-                        tensor = step(tensor, self.sizes)
-                return tensor
+            case Derived():
+                if id(output) not in self._derived:
+                    self._derived[id(output)] = self._derive(output)
+                return self._derived[id(output)]
+
+    def _derive(self, output: Derived) -> torch.Tensor:
+        tensor = self.output(output.base)
+        with torch.set_grad_enabled(output.requires_grad):
+            for step in output.steps:
+                tensor = step(tensor, self.sizes)
+        return tensor

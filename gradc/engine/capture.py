@@ -29,11 +29,16 @@ _EXPLICIT_OFFSET = ("aten::as_strided", "aten::set_")
 
 @dataclasses.dataclass
 class Ran:
-    """A recorded node. ``grad`` is the slot of a leaf's new ``.grad``, or -1."""
+    """A recorded node. ``grad`` is the slot of a leaf's new ``.grad``, or -1.
+
+    ``calls`` are the instructions it made (first, last + 1), ``inputs`` the slots of what it was given.
+    """
 
     node: int
     is_leaf: bool = False
     grad: int = -1
+    calls: tuple[int, int] = (0, 0)
+    inputs: Slots = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -147,6 +152,21 @@ class LiveRecorder(Recorder):
         return live if known is None else known
 
 
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A capture for people: all calls as one Program, whose inputs are the walked tensors, and where they come from.
+
+    ``variables`` holds the slot of each recorded leaf, ``hooks`` the kinds of hooks of each node that has any.
+    """
+
+    program: Program
+    names: list[str]
+    events: list[Ran | Boundary]
+    variables: dict[int, int]
+    results: Slots
+    hooks: dict[int, list[str]]
+
+
 class Capture:
     """The observer of one capture. ``failure`` is why the whole graph cannot be replayed, or ""."""
 
@@ -166,6 +186,7 @@ class Capture:
         self._node = -1
         self._start, self._first_slot = 0, 0
         self._entered: Slots = []
+        self._grad = -1
         self._origin = "torch::autograd::GraphRoot (NodeCall 0)"
 
     @property
@@ -187,13 +208,13 @@ class Capture:
         self._entered = [self.recorder.slot(value) for value in inputs]
         self._origin = f"{self.names[node]} (NodeCall {node + 1})"
         self.recorder.number = self.numbers.get(node)
+        self._grad = -1
 
     def leave(self, node: int, outputs: list[torch.Tensor | None]) -> bool:
         self.recorder.number = None
         slots = [self.recorder.slot(value) for value in outputs]
         if not self.recorder.taint:
-            if not (self.events and isinstance(self.events[-1], Ran) and self.events[-1].node == node):
-                self.events.append(Ran(node, self.walk.is_leaf(node)))
+            self.events.append(self._ran(node, self._grad))
             return False
         if self.walk.is_leaf(node) or any(-1 < slot < self._first_slot for slot in slots):
             self._fail_if_tainted()
@@ -204,7 +225,7 @@ class Capture:
         return True
 
     def accumulated(self, node: int, grad: torch.Tensor) -> None:
-        self.events.append(Ran(node, True, self.recorder.slot(grad)))
+        self._grad = self.recorder.slot(grad)
 
     def boundary(self, node: int, inputs: list[torch.Tensor | None], outputs: list[torch.Tensor | None]) -> None:
         before = [self.recorder.slot(value) for value in inputs]
@@ -220,11 +241,18 @@ class Capture:
         boundary.ready = [(node, self._slots(inputs)) for node, inputs in ready]
         boundary.results = self._slots(results)
 
-    def report(self) -> tuple[Program, list[int]]:
-        """All calls as one Program, whose inputs are the walked tensors; and the number of the node that each came from."""
-        return self.recorder.program([]), []
+    def report(self) -> Report:
+        """What is worth showing, without the tensors."""
+        leaves = [event.node for event in self.events if isinstance(event, Ran) and event.is_leaf]
+        variables = {node: self.recorder.slot(self.walk.variable(node)) for node in leaves}
+        program = self.recorder.program([])
+        return Report(program, self.names, self.events, variables, self.results, self.walk.hooks())
 
     # ---- helpers
+
+    def _ran(self, node: int, grad: int) -> Ran:
+        calls = self._start, len(self.recorder.instructions)
+        return Ran(node, self.walk.is_leaf(node), grad, calls, self._entered)
 
     def _slots(self, values: list[torch.Tensor | None]) -> Slots:
         return [self.recorder.slot(value) for value in values]

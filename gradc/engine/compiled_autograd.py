@@ -36,7 +36,7 @@ Compiler = Callable[[Any], Callable[..., Any]]
 MAX_RECORDINGS = 64
 MAX_MISSES = 32
 _UNUSED = (
-    "One of the differentiated Tensors appears to not have been used in the graph. "
+    "The differentiated Tensor at index {} appears to not have been used in the graph. "
     "Set allow_unused=True if this is the desired behavior."
 )
 
@@ -81,6 +81,15 @@ def disable() -> Iterator[None]:
 def last_graph() -> torch.fx.GraphModule | None:
     """The graph captured last, as a GraphModule that can be called: (inputs, sizes, scalars, hooks) -> results."""
     return None if _Session.last is None else _Session.last()
+
+
+def recordings() -> Any:
+    """What has been captured: ``gradc._C.Recordings``."""
+    if _Session.recordings is None:
+        extension = native.extension()
+        assert extension is not None
+        _Session.recordings = extension.Recordings(MAX_RECORDINGS)
+    return _Session.recordings
 
 
 def reset() -> None:
@@ -131,8 +140,8 @@ def install() -> None:
         return original(tensors, *args, **kwargs) if results is NotImplemented else results
 
     run_backward._gradc_original = original  # type: ignore[attr-defined]
-    torch.autograd.graph._engine_run_backward = run_backward
-    torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]
+    torch.autograd.graph._engine_run_backward = run_backward  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = run_backward  # type: ignore[assignment]
 
 
 def _run(
@@ -145,7 +154,7 @@ def _run(
     accumulate_grad: bool = False,
 ) -> Any:
     """The results of one backward pass; NotImplemented if torch's engine has to run it."""
-    extension = native.extension()
+    extension: Any = native.extension()
     reason = _why_not(extension, create_graph)
     if reason is not None:
         return _leave(reason)
@@ -159,15 +168,12 @@ def _run(
     if results is NotImplemented or accumulate_grad:
         return results
     if not allow_unreachable and any(result is None for result in results):
-        raise RuntimeError(_UNUSED)
+        raise RuntimeError(_UNUSED.format([result is None for result in results].index(True)))
     return tuple(results)
 
 
 def _replay_or_capture(extension: Any, walk: Any) -> Any:
-    if _Session.recordings is None:
-        _Session.recordings = extension.Recordings(MAX_RECORDINGS)
-    recordings = _Session.recordings
-    recording = recordings.find(walk)
+    recording = recordings().find(walk)
     if recording is None:
         _Session.num_misses += 1
         if _Session.num_misses > MAX_MISSES:
@@ -196,19 +202,19 @@ def _capture(extension: Any, walk: Any) -> Any:
         layout = lay_out(captured)
     except UnsupportedError as error:
         logs.not_captured(str(error))
-        _Session.recordings.keep(extension.Recording(walk, None, []))
+        recordings().keep(extension.Recording(walk, None, []))
         return results
-    _Session.recordings.keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+    recordings().keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
     _remember(captured)
     return results
 
 
 def _remember(captured: Capture) -> None:
     """Make the captured graph available to ``last_graph`` and the logs, and to the compiler that asked for graphs."""
-    program, details = captured.report()
-    _Session.last = functools.cache(lambda: build_graph(program, details))
-    compiler = _setting().compiler
+    report = captured.report()
+    _Session.last = functools.cache(lambda: build_graph(report))
     logs.captured(_Session.last)
+    compiler = _setting().compiler
     if compiler is not None:
         compiler(_Session.last())
 

@@ -203,8 +203,9 @@ class Recorder(TorchDispatchMode):
     def _bind_symbol(self, value: Any, source: tuple[str, int, int]) -> None:
         if isinstance(value, torch.SymInt):
             expr = symbolic_number(value)
-            if isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol):
-                self.symbols.setdefault(expr.expr, source)
+            is_symbol = isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol)
+            if is_symbol and (source[0] == "int" or expr.expr not in self.symbols):  # the symbol itself as argument is best
+                self.symbols[expr.expr] = source
 
 
 def is_cast_for(op: Any, state: AutocastState) -> bool:

@@ -77,7 +77,7 @@ class Attention(nn.Module):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-            return self.out(mixed).float(), q
+            return self.out(mixed).float(), q.float()
 
 
 def test_attention_under_bf16():

@@ -240,7 +240,7 @@ def test_layout_of_gradients() -> None:
 
         return step
 
-    check(make, captures=2, steps=1 + 3) if False else check(make, captures=None)
+    check(make, captures=None)
 
 
 def test_retain_graph_then_freed() -> None:
@@ -265,7 +265,6 @@ def test_modified_saved_tensor_raises() -> None:
             x = leaf(3)
             y = x.exp()
             loss = y.sum()
-            y.data  # noqa: B018
             with torch.no_grad():
                 y.mul_(2)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -365,7 +364,11 @@ def test_hooks(kind: str) -> None:
         def step(i: int) -> Any:
             w.grad = None
             seen: list[Any] = []
-            hook = lambda g: (seen.append(g.clone()), g * (i + 1) if i % 2 else None)[1]  # noqa: E731
+
+            def hook(g: torch.Tensor) -> torch.Tensor | None:
+                seen.append(g.clone())
+                return g * (i + 1) if i % 2 else None
+
             x = w * 2
             y = x.exp()
             handles: list[Any] = []
@@ -568,7 +571,7 @@ def test_saved_tensors_are_freed() -> None:
         return saved() is None
 
     with compiled_autograd.enable():
-        assert [run() for _ in range(3)] == [True, True, True] or True
+        assert [run() for _ in range(3)][1:] == [True, True]  # what is captured is held until the capture is done
 
 
 def test_hook_error_passes() -> None:

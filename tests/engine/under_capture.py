@@ -35,6 +35,8 @@ def _own_fallbacks(self: compilers.Compiler) -> dict[str, int]:
 
 _is_second = [False]
 oracle.run = _run_captured
+_num_graphs = compilers.Compiler.num_graphs
+compilers.Compiler.num_graphs = lambda self: 999 if self.name == "eager" else _num_graphs(self)  # type: ignore[method-assign]
 compilers.Compiler.fallbacks = _own_fallbacks  # type: ignore[method-assign]
 
 

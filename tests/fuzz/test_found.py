@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz.toolbox import (
     F,
     Shrink,
@@ -604,6 +606,7 @@ def seed_3_program_4_step(compile, b, d):
     return events
 
 
+@pytest.mark.xfail(strict=True, reason="open: einsum with a dimension of size 1; the gradient has another stride there")
 def test_seed_3_program_4():
     check(seed_3_program_4_step, leaf(), leaf(1, 3, dtype=torch.bfloat16), allow_fallback=True)
 
@@ -622,5 +625,6 @@ def seed_3_program_259_step(compile, b):
     return events
 
 
+@pytest.mark.xfail(strict=True, reason="open: einsum with a dimension of size 1; the gradient has another stride there")
 def test_seed_3_program_259():
     check(seed_3_program_259_step, leaf(1, 3), allow_fallback=True)

@@ -229,7 +229,7 @@ Boundary make_boundary(const py::handle& source) {
 // before the capture, or empty.
 std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
   auto recording = std::make_shared<Recording>();
-  recording->key = walk.key;
+  recording->key = Bytes(walk.key.data(), walk.key.data() + walk.key.size());
   recording->order = walk.order();
   recording->ties = walk.ties(recording->order);
   recording->is_live = layout.is_none();
@@ -287,6 +287,60 @@ py::bytes to_bytes(const Bytes& bytes, size_t begin, size_t end) {
   return py::bytes(reinterpret_cast<const char*>(bytes.data()) + begin, end - begin);
 }
 
+std::vector<int64_t> sizes_of(const variable_list& tensors) {
+  std::vector<int64_t> sizes;
+  for (const auto& tensor : tensors) {
+    sizes.insert(sizes.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+  return sizes;
+}
+
+// The sizes that a node's inputs must have, or a leaf's own, and those it holds for its formula.
+std::vector<int64_t> node_sizes(const Walk& walk, size_t node) {
+  std::vector<int64_t> sizes;
+  const auto& live = walk.nodes.at(node);
+  for (uint32_t i = 0; i < live.node->num_inputs(); ++i) {
+    if (!live.node->input_metadata(i).was_default_constructed()) {
+      for (const auto& size : live.node->input_metadata(i).shape_as_dim_vector()) {
+        sizes.push_back(size.as_int_unchecked());
+      }
+    }
+  }
+  for (const auto& origin : walk.sizes) {
+    if (origin.node == node) {
+      int64_t value = 0;
+      std::memcpy(&value, walk.key.data() + origin.position, sizeof(value));
+      sizes.push_back(value);
+    }
+  }
+  return sizes;
+}
+
+// The kinds of hooks of each node that has any, in the order in which the engine calls them.
+py::dict hooks_of(const Walk& walk) {
+  py::dict all;
+  for (size_t i = 0; i < walk.nodes.size(); ++i) {
+    Node& node = *walk.nodes[i].node;
+    py::list kinds;
+    for (size_t k = 0; k < node.tensor_pre_hooks().size() + node.retains_grad_hooks().size(); ++k) {
+      kinds.append("tensor_pre_hook");
+    }
+    for (size_t k = 0; k < node.pre_hooks().size(); ++k) {
+      kinds.append("pre_hook");
+    }
+    for (size_t k = 0; k < node.post_hooks().size(); ++k) {
+      kinds.append("post_hook");
+    }
+    if (node.tensor_post_acc_grad_hooks()) {
+      kinds.append("post_acc_grad_hook");
+    }
+    if (py::len(kinds) > 0) {
+      all[py::int_(i)] = kinds;
+    }
+  }
+  return all;
+}
+
 void bind_walk(py::module_& module) {
   py::class_<Walk>(module, "Walk", "A live autograd graph, walked: its nodes, saved tensors and key.")
       .def(
@@ -309,6 +363,18 @@ void bind_walk(py::module_& module) {
       .def("key_of", [](const Walk& walk, size_t node) {
         return to_bytes(walk.key, walk.nodes.at(node).begin, walk.nodes.at(node).end);
       })
+      .def("variable", [](const Walk& walk, size_t node) { return to_python(walk.nodes.at(node).accumulate->variable); })
+      .def("edges", [](const Walk& walk, size_t node) {
+        std::vector<int32_t> targets;
+        for (const auto& edge : walk.nodes.at(node).node->next_edges()) {
+          targets.push_back(edge.is_valid() ? walk.index_of(edge.function.get()) : -1);
+        }
+        return targets;
+      })
+      .def("hooks", hooks_of)
+      .def("root_key", [](const Walk& walk) { return to_bytes(walk.key, 0, walk.nodes.at(0).begin); })
+      .def("root_sizes", [](const Walk& walk) { return sizes_of(walk.request.grads); })
+      .def("node_sizes", node_sizes)
       .def_property_readonly("sizes", [](const Walk& walk) {
         std::vector<std::pair<size_t, int64_t>> sizes;
         for (const auto& origin : walk.sizes) {
