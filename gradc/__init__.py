@@ -2,6 +2,7 @@
 
 from gradc.backends import list_backends, register_backend
 from gradc.config import config
+from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError, FallbackError, GradcError
 from gradc.frontend.compile import compile
 from gradc.frontend.control import disable, reset
@@ -15,6 +16,7 @@ __all__ = [
     "GradcError",
     "check",
     "compile",
+    "compiled_autograd",
     "config",
     "counters",
     "disable",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gradc.engine import compiled_autograd
 from gradc.report.record import counters
 
 
@@ -19,6 +20,7 @@ def disable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget every compiled region and every count."""
+    """Forget every compiled region, every captured backward and every count."""
     torch.compiler.reset()
+    compiled_autograd.reset()
     counters.clear()

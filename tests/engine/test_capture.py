@@ -639,3 +639,49 @@ def test_off_by_default_and_disable() -> None:
     with gradc.config.patch(compiled_autograd=True):
         leaf(3).exp().sum().backward()
     assert gradc.counters["compiled_autograd"]["captures"] == 1
+
+
+def test_reentrant_checkpoint_under_inputs_raises_as_eager() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            x = leaf(3, seed=i)
+            with pytest.raises(RuntimeError, match="use_reentrant"):
+                torch.autograd.grad(checkpoint(torch.sin, x * 2, use_reentrant=True).sum(), [x])
+            return grads(x)
+
+        return step
+
+    check(make, captures=0, fallbacks=("autograd.Function under inputs=",))
+
+
+def test_node_with_thousands_of_edges() -> None:
+    def make() -> Step:
+        def step(i: int) -> Any:
+            x = leaf(2, seed=i)
+            torch.stack([x] * 3000).exp().sum().backward()
+            return grads(x)
+
+        return step
+
+    check(make, captures=0, fallbacks=("node with thousands of edges",))
+
+
+def test_inner_accumulation_by_a_checkpoint_is_seen() -> None:
+    """A reentrant pass gives the weight a gradient before the outer pass does."""
+    from torch.utils.checkpoint import checkpoint
+
+    def make() -> Step:
+        w = leaf(3)
+
+        def step(i: int) -> Any:
+            w.grad = None
+            x = leaf(3, seed=i)
+            y = checkpoint(lambda v: v * w.sin(), x * w, use_reentrant=True)
+            (y * w).sum().backward()
+            return grads(w, x)
+
+        return step
+
+    check(make, captures=None)

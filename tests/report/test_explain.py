@@ -33,13 +33,14 @@ def test_graphs_and_segments():
 def test_the_report():
     text = str(explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)))
     text = re.sub(r"region \d+", "region N", text).replace(__file__, "heads.py")
-    assert re.sub(r":\d+ in", ":1 in", text) == (
+    text = re.sub(r":\d+ in", ":1 in", text)
+    assert re.sub("-+", "-", re.sub(" +", " ", text)) == (  # columns are as wide as the region's number makes them
         """\
 1 graph, 0 graph breaks, 0 fallbacks, 0 recaptures
 
-graph     calls  autograd nodes by segment  saved
---------  -----  -------------------------  -----
-region N      4                  2 + 1 + 1   32 B
+graph calls autograd nodes by segment saved
+- - - -
+region N 4 2 + 1 + 1 32 B
 region N begins at File: heads.py:1 in two_heads, code: features = (x @ w).tanh()"""
     )
 

@@ -389,7 +389,7 @@ void bind_walk(py::module_& module) {
 } // namespace
 
 void bind_engine(py::module_& module) {
-  static py::exception<Unsupported> unsupported(module, "Unsupported");
+  py::register_exception<Unsupported>(module, "Unsupported");
   bind_walk(module);
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording", "A captured backward pass, ready to replay.")
       .def(py::init([](const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {

@@ -271,13 +271,21 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
+    if (live.accumulate && inputs.at(0).defined() && !held_values_.count(inputs[0].unsafeGetTensorImpl()) &&
+        !is_held_elsewhere(inputs[0], false)) {
+      inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
+    }
     outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph);
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
     for (auto& output : outputs) {
       if (output.defined()) {
+        const bool is_held = !torch::autograd::impl::is_tensor_stealable(output);
         output = output.variable_data();
+        if (is_held) {
+          held_values_.insert(output.unsafeGetTensorImpl());
+        }
         live_values_.insert(output.unsafeGetTensorImpl());
       }
     }

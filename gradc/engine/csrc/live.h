@@ -89,6 +89,7 @@ class LiveRun {
   variable_list results_;
   const variable_list* in_flight_ = nullptr; // outputs on their way to their edges
   std::unordered_set<const void*> external_storages_;
+  std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned it
   std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
 };
 

@@ -39,13 +39,15 @@ constexpr c10::DispatchKeySet beyond_kernels({
 
 // Generated nodes whose formulas take a slower way, with other bits, when a mode records: they run live.
 bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 12> prefixes = {
+  static const std::array<const char*, 13> prefixes = {
       "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm"};
+      "Norm", "MaskedFillBackward1"};
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
 }
 
-enum class Kind : uint8_t { opaque, generated, leaf, slices };
+constexpr uint32_t max_edges = 2000;
+
+enum class Kind : uint8_t { opaque, generated, leaf, slices, python };
 
 // `generated` is a node whose whole state `compiled_args` shows: torch generates it from derivatives.yaml.
 Kind find_kind(const Node& node) {
@@ -57,6 +59,9 @@ Kind find_kind(const Node& node) {
   }
   const auto name = c10::demangle(typeid(node).name());
   const std::string generated = "torch::autograd::generated::";
+  if (name == "torch::autograd::PyNode") {
+    return Kind::python;
+  }
   const bool is_known = name == "torch::autograd::CopyBackwards" ||
       (name.rfind(generated, 0) == 0 && !has_other_bits_when_recorded(name.substr(generated.size())));
   return is_known ? Kind::generated : Kind::opaque;
@@ -309,6 +314,12 @@ void Walk::add_roots() {
 void Walk::add_node(LiveNode& live) {
   Node& node = *live.node;
   const auto kind = kind_of(node);
+  if (node.num_inputs() + node.num_outputs() > max_edges) {
+    throw Unsupported("node with thousands of edges"); // the length of compiled_args's key is a 16-bit number
+  }
+  if (request.is_partial && live.is_run() && kind == Kind::python) {
+    throw Unsupported("autograd.Function under inputs="); // it may ask whether a checkpoint is valid
+  }
   append(key, &typeid(node)); // one address for each type in a process
   append(key, live.is_needed);
   append_input_metadata(key, node);
