@@ -8,6 +8,7 @@ tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -22,7 +23,8 @@ from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
 from gradc.errors import UnsupportedError
 from gradc.executor.native import is_plan
-from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
+from gradc.ir.passes import is_view_op
+from gradc.ir.program import AutocastState, Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.text import symbolic
 from gradc.ir.verify import checked
@@ -178,9 +180,24 @@ class Backwards:
     def _trace(self, segment: Segment, key: BackwardKey) -> None:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
         checked(backward.program, "aot.backward")
+        self._refuse_odd_sums(segment, backward.program)
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
         count("aot", "backward_compiles")
         self._compiled[segment.number][key] = _Compiled(backward, self.settings.lower(backward.program))
+
+    def _refuse_odd_sums(self, segment: Segment, program: Program) -> None:
+        """Where the engine adds to a gradient in place, and not so in eager, the sum may have other strides.
+
+        It adds in place unless the gradient is a view; a plan's results are none. Strides differ only in dimensions of
+        size 1 that do not lie as in a fresh tensor.
+        """
+        num_arriving = collections.Counter((exit_.primal, exit_.entry) for each in self.segments for exit_ in each.exits)
+        views = {out for call in program.instructions if is_view_op(call.op) for out in call.outs}
+        for exit_, out in zip(segment.exits, program.outputs, strict=True):
+            if num_arriving[exit_.primal, exit_.entry] > 1 and isinstance(out, Ref) and out.slot in views:
+                meta = program.slots[out.slot].meta
+                if meta is not None and _is_odd(meta):
+                    raise UnsupportedError("gradient added up in a view with a dimension of size 1", self.name)
 
     def _refuse_other_layout(self, backward: Backward, segment: Segment, saved: Any, sizes: Sizes) -> None:
         for position in backward.saved:
@@ -285,6 +302,20 @@ def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
         return False
     layout = [sizes(number) for number in (*packed.shape, *packed.stride)]
     return layout == [*tensor.shape, *tensor.stride()] and not tensor.is_conj()
+
+
+def _is_odd(meta: TensorMeta) -> bool:
+    """True if a dimension of size 1 has another stride than in a fresh, contiguous tensor."""
+    usual = sympy.Integer(1)
+    for size, stride in zip(reversed(meta.shape), reversed(meta.stride), strict=True):
+        if size == 1 and _expr(stride) != usual:
+            return True
+        usual *= _expr(size)
+    return False
+
+
+def _expr(value: int | Sym) -> sympy.Expr:
+    return value.expr if isinstance(value, Sym) else sympy.Integer(value)
 
 
 def _meta(tensor: torch.Tensor) -> TensorMeta:

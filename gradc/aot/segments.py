@@ -104,7 +104,8 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
                 if target[0] is None:
                     continue
                 if target in primal_of:
-                    exits[number].append(Exit(node, position, primal=primal_of[target]))
+                    primal = tape.detours.get((node, position), primal_of[target])
+                    exits[number].append(Exit(node, position, primal=primal))
                 elif number_of[target[0]] != number:
                     exits[number].append(Exit(node, position, entry=enter(target)))
     num_tangents = [len(found) for found in entries]

@@ -64,14 +64,21 @@ class Saved:
 class Primal:
     """One input of the region. ``edge`` is where its gradient leaves the tape; None for one that needs no gradient.
 
-    ``make(primals, sizes)`` is given for a primal that is no argument: the region's call makes it of those before it, as a
-    live tensor with eager's own node. See Notes [Weight casts] and [Outputs that alias].
+    ``step(tensor, sizes)`` is given for a primal that is no argument: the region's call makes it of the primal at position
+    ``of``, as a live tensor with eager's own node. See Notes [Weight casts] and [Outputs that alias].
     """
 
     name: str
     fake: torch.Tensor | None
     edge: Edge | None
-    make: Callable[[Sequence[Any], Callable[[Any], Any]], torch.Tensor] | None = None
+    of: int = -1
+    step: Callable[[torch.Tensor, Callable[[Any], Any]], torch.Tensor] | None = None
+
+    @property
+    def make(self) -> Callable[[Sequence[Any], Callable[[Any], Any]], torch.Tensor] | None:
+        """(the primals before it, sizes) -> the primal; None for an argument."""
+        step = self.step
+        return None if step is None else lambda primals, sizes: step(primals[self.of], sizes)
 
 
 class Tape:
@@ -84,6 +91,7 @@ class Tape:
         primals: the inputs, casts of weights last.
         outputs: what the function returned, flattened: fake tensors and plain values.
         saved: the tensors that nodes saved, in the order in which eager packs them.
+        detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool = False) -> None:
@@ -93,6 +101,7 @@ class Tape:
         self.primals: list[Primal] = []
         self.outputs: list[Any] = []
         self.saved: list[Saved] = []
+        self.detours: dict[Edge, int] = {}
         self.first_sequence_nr = 0
         self.where = ""
         self.symints: dict[sympy.Symbol, torch.SymInt] = {}
@@ -319,12 +328,12 @@ def _hoist_weight_casts(tape: Tape) -> None:
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
         recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
-        tape.primals.append(Primal(name, fake, edge_of(fake), functools.partial(_cast, position, fake.dtype)))
+        tape.primals.append(Primal(name, fake, edge_of(fake), position, functools.partial(_cast, fake.dtype)))
     recorder.instructions = kept
 
 
-def _cast(position: int, dtype: torch.dtype, primals: Sequence[Any], sizes: Any) -> torch.Tensor:
-    return cached_cast(primals[position], dtype)
+def _cast(dtype: torch.dtype, leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+    return cached_cast(leaf, dtype)
 
 
 def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:

@@ -87,6 +87,10 @@ class Recorder(TorchDispatchMode):
         self.inputs.append(slot)
         return slot
 
+    def new_argument(self, tensor: torch.Tensor, name: str, label: str) -> int:
+        """A slot for an argument like ``tensor`` that no recorded call reads: append it to ``inputs``."""
+        return self._new_slot(name, tensor_meta(tensor), label)
+
     def add_constant(self, tensor: torch.Tensor) -> int:
         """Make a real tensor that the captured code owns a constant of the Program."""
         slot = self._new_slot("constant", tensor_meta(tensor), "")
