@@ -15,6 +15,7 @@ from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -228,6 +229,19 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
     )
 
 
+def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
+    """Leave ``torch.addcdiv`` in the graphs that ``is_ours`` (a backend) compiles: Dynamo takes it apart, and rounds twice."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    original = handlers[torch.addcdiv]
+
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        is_number = "value" in kwargs and kwargs["value"].is_python_constant()
+        return None if is_number and is_ours(tx.output.compiler_fn) else original(self, tx, *args, **kwargs)
+
+    handlers[torch.addcdiv] = call
+
+
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo ended a graph so far, by its reason."""
     return dict(torch._dynamo.utils.counters["graph_break"])
@@ -279,6 +293,7 @@ __all__ = [
     "is_graph_kept",
     "is_saving_hooked_by_user",
     "is_view",
+    "keep_ops_whole",
     "next_sequence_nr",
     "num_dispatch_modes",
     "saved_tensors_hooks_enabled",

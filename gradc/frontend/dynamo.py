@@ -33,6 +33,7 @@ from gradc.torch_private import (
     break_graph_where_eager_is_needed,
     guard_module_hooks,
     is_saving_hooked_by_user,
+    keep_ops_whole,
     skip_frames_of,
     tracing_context,
 )
@@ -225,6 +226,7 @@ def is_ours(compiler: Any) -> bool:
 
 
 break_graph_where_eager_is_needed(is_ours)
+keep_ops_whole(is_ours)
 guard_module_hooks()
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
 skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")
