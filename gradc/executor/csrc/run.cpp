@@ -1,5 +1,6 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
 #include "plan.h"
+#include "product.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -200,6 +201,7 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
   }
   frame.bound = bind(plan, frame);
   frame.is_exact = plan.is_static && match(plan.inputs, frame);
+  frame.has_full_precision = has_full_precision();
   for (const Index slot : plan.unread) {
     frame.slots[slot] = {};
   }
