@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -242,6 +243,23 @@ def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
     handlers[torch.addcdiv] = call
 
 
+def call_natively() -> None:
+    """Let Dynamo's bytecode call a native region itself, where it would put a function around it that stops tracing.
+
+    There is nothing to trace in a builtin function: what it calls in Python when in doubt is still wrapped. Also leaves out
+    the two calls that tell a profiler what the bytecode before a graph costs.
+    """
+    original = OutputGraph.install_global_unsafe
+
+    @functools.wraps(original)
+    def install(self: Any, name: str, value: Any) -> None:
+        inner = getattr(value, "_torchdynamo_orig_callable", None)
+        original(self, name, inner if getattr(inner, "__name__", "") == "gradc_region" else value)
+
+    OutputGraph.install_global_unsafe = install  # type: ignore[method-assign]
+    torch._dynamo.config.record_runtime_overhead = False
+
+
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo ended a graph so far, by its reason."""
     return dict(torch._dynamo.utils.counters["graph_break"])
@@ -275,6 +293,7 @@ __all__ = [
     "are_saved_tensors_hooked",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
+    "call_natively",
     "compilations",
     "compile_fx_inner",
     "current_autograd_node",

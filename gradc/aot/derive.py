@@ -69,7 +69,7 @@ class Backwards:
     def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
-        self._derivatives: dict[Any, Region] = {}
+        self._derivatives: dict[Any, Callable[..., Sequence[Any]]] = {}
 
     def grads(
         self,
@@ -204,7 +204,8 @@ class Backwards:
         flags = tuple(tangent.requires_grad for tangent in given)
         region = self._derivatives.get((segment.number, key, flags))
         if region is None:
-            region = self._derivatives[segment.number, key, flags] = self._derivative(segment, key, flags)
+            derivative = self._derivative(segment, key, flags)
+            region = self._derivatives[segment.number, key, flags] = derivative.guarded(derivative)
         return region(*given, *saved, *sizes.values.values())
 
     def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:

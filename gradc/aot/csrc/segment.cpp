@@ -284,6 +284,13 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
 }
 
+bool is_watched(const std::vector<c10::IValue>& primals) {
+  return is_exotic_mode() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+      std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
+           return primal.isTensor() && !is_plain(primal.toTensor());
+         });
+}
+
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {
   for (const auto& primal : primals) {
     if (!primal.isTensor() || !primal.toTensor().requires_grad() || !primal.toTensor().is_leaf()) {

@@ -155,7 +155,11 @@ struct SegmentNode : torch::autograd::Node {
 // AccumulateGrad, as DDP's reducer has.
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
 
-// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are the bound shape values of this call (static regions have none).
+// True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
+bool is_watched(const std::vector<c10::IValue>& primals);
+
+// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are
+// the bound shape values of this call (static regions have none).
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,

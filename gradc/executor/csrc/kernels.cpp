@@ -4,6 +4,7 @@
 #include "dense.h"
 #include "memory.h"
 #include "product.h"
+#include "sums.h"
 
 #include <ATen/Operators.h>
 
@@ -183,6 +184,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel dense = find_dense_kernel(plan, step, op)) {
     return dense;
+  }
+  if (const Kernel sum = find_sum_kernel(plan, step, op)) {
+    return sum;
   }
   return pays_out_variant(plan, step) ? look_up(out_table(), op) : nullptr;
 }
