@@ -84,7 +84,7 @@ class Region:
         return Region(self.tape, self.settings, f"{self.name}, fine", is_fine=True)
 
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
-        """What Dynamo shall call: the native region itself where it can do the whole call, which asks ``slow`` when in doubt."""
+        """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
         return slow if self._direct is None else self._native.direct(self._direct, slow)
 
     def __call__(self, *inputs: Any) -> list[Any]:
