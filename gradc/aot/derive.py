@@ -97,12 +97,13 @@ class Backwards:
             yield
 
     @torch.compiler.disable
-    def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, ...] | None:
+    def compile_native(self, number: int, tangents: Any, needed: Any, adds_up: bool) -> tuple[Any, ...] | None:
         """For a live native node: the plan for the present state, with the fields of Backward; None if there is none."""
         segment = self.segments[number]
         with self._forced_autocast():
             try:
-                compiled = self._lookup(segment, self._key(segment, tangents, needed))
+                key = dataclasses.replace(self._key(segment, tangents, needed), adds_up=adds_up)
+                compiled = self._lookup(segment, key)
             except UnsupportedError as error:
                 fallback(error.kind, error.detail, error.where)
                 return None
@@ -304,6 +305,7 @@ def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
             for field in dataclasses.fields(Ambient)
         ]
         pairs.append(("needed gradients", other.needed, key.needed))
+        pairs.append(("adding up here", other.adds_up, key.adds_up))
         pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
         return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
 

@@ -58,10 +58,10 @@ class PythonDerive : public Derive {
         }) {}
 
   std::shared_ptr<const CompiledBackward> compile(
-      size_t segment, const variable_list& tangents, const std::vector<bool>& needed) override {
+      size_t segment, const variable_list& tangents, const std::vector<bool>& needed, bool adds_up) override {
     const py::gil_scoped_acquire gil;
     return guarded([&]() -> std::shared_ptr<const CompiledBackward> {
-      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed);
+      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed, adds_up);
       if (found.is_none()) {
         return nullptr;
       }
@@ -109,6 +109,7 @@ SegmentLayout make_segment(const py::handle& segment) {
     const auto [primal, target, entry] = exit.cast<std::tuple<int64_t, int64_t, int64_t>>();
     layout.exits.push_back({primal, target, entry});
   }
+  layout.shared = segment.attr("shared").cast<std::vector<std::vector<size_t>>>();
   for (const py::handle saved : segment.attr("saved")) {
     const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
     layout.saved.push_back({is_primal, position, owner});

@@ -104,6 +104,7 @@ class Builder {
       const auto [slot, base, offset, is_same] = entry.cast<std::tuple<Index, Index, int64_t, bool>>();
       step.views.push_back({slot, base, offset, is_same});
     }
+    step.kept = given.attr("kept").cast<std::vector<Index>>();
     step.reuse = given.attr("reuse").is_none() ? -1 : given.attr("reuse").cast<Index>();
     choose_kernel(step);
     return step;

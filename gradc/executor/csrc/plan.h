@@ -98,6 +98,7 @@ struct Step {
   Kernel exact = nullptr;
   std::vector<View> views;
   Product product;
+  std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
 };
 

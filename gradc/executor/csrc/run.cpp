@@ -207,6 +207,12 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
   }
 }
 
+void clear(const std::vector<Index>& slots, Frame& frame) {
+  for (const Index slot : slots) {
+    frame.slots[slot] = {};
+  }
+}
+
 } // namespace
 
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) {
@@ -219,8 +225,12 @@ std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) 
     for (const Step& step : plan.steps) {
       call(step, frame, unobserved);
       track_versions(step, frame);
-      for (const Index slot : step.deaths) {
-        frame.slots[slot] = {};
+      clear(step.deaths, frame);
+      if (!(unobserved && frame.is_exact)) {
+        clear(step.kept, frame);
+      }
+      if (step.reuse >= 0) {
+        frame.slots[step.reuse] = {};
       }
     }
   }
