@@ -10,7 +10,7 @@ help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
-	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md (an hour)"
+	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (an hour)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine)"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
@@ -38,6 +38,7 @@ check: venv
 
 sweep: venv
 	$(BIN)/python -m tests.sweep all
+	$(BIN)/python -m tests.architectures
 
 PROGRAMS ?= 200
 SEED     ?= 0
