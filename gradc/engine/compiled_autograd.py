@@ -15,13 +15,14 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from gradc.config import config
 from gradc.engine import logs
 from gradc.engine.capture import Capture, capture
+from gradc.engine.dynamic import Earlier, General, Trace, fit, fit_sizes, generalise
 from gradc.engine.graph import build_graph
 from gradc.engine.pieces import lay_out
 from gradc.errors import UnsupportedError
@@ -35,6 +36,8 @@ Compiler = Callable[[Any], Callable[..., Any]]
 
 MAX_RECORDINGS = 64
 MAX_MISSES = 32
+MAX_POINTS = 3  # sizes of one structure that are compared
+MAX_REFUSALS = 3
 _UNUSED = (
     "The differentiated Tensor at index {} appears to not have been used in the graph. "
     "Set allow_unused=True if this is the desired behavior."
@@ -65,7 +68,8 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
     Arguments:
         compiler: what ``gradc.compile(backend=..., fullgraph=...)`` returns, or any function of a GraphModule: called once
             for each captured graph. gradc replays the graph natively all the same; see the Note for what that means.
-        dynamic: True, False, or None: sizes are part of a graph's key for now, whatever is given.
+        dynamic: whether one captured graph serves other sizes too: True, from the first capture on; False, never;
+            None, once a size has changed.
     """
     with _pushed(Setting(True, compiler, dynamic)):
         yield
@@ -97,6 +101,8 @@ def reset() -> None:
     _Session.recordings = None
     _Session.last = None
     _Session.num_misses = 0
+    _Session.earlier.clear()
+    _Session.generals.clear()
     logs.reset()
 
 
@@ -121,6 +127,8 @@ class _Session:
     recordings: Any = None
     last: Callable[[], torch.fx.GraphModule] | None = None
     num_misses = 0
+    earlier: ClassVar[dict[Any, Earlier]] = {}  # by structure
+    generals: ClassVar[dict[Any, General]] = {}  # by recording
 
 
 # ---- the way in
@@ -175,6 +183,8 @@ def _run(
 def _replay_or_capture(extension: Any, walk: Any) -> Any:
     recording = recordings().find(walk)
     if recording is None:
+        recording = _proven(walk)
+    if recording is None:
         _Session.num_misses += 1
         if _Session.num_misses > MAX_MISSES:
             return _leave("graph that differs at every step")
@@ -189,11 +199,50 @@ def _replay_or_capture(extension: Any, walk: Any) -> Any:
     return results
 
 
+def _proven(walk: Any) -> Any:
+    """The recording that serves these sizes too, though they are new; None if there is none."""
+    recording = recordings().find(walk, False)
+    general = _Session.generals.get(recording)
+    if general is None:
+        return None
+    values = recording.symbol_values(walk)
+    if not general.is_proven(walk, values):
+        return None
+    recordings().prove(recording, values)
+    return recording
+
+
+def _general(walk: Any, earlier: Earlier | None) -> General | None:
+    """A trace for all sizes, where sizes have changed or are said to be dynamic."""
+    dynamic = _setting().dynamic
+    if dynamic is False or (earlier is None and not dynamic):
+        return None
+    if earlier is None:
+        return generalise(walk, fit_sizes(walk), [])
+    if earlier.num_refusals >= MAX_REFUSALS:
+        return None
+    return generalise(walk, fit([*earlier.points, walk.numbers]), earlier.boundaries)
+
+
 def _capture(extension: Any, walk: Any) -> Any:
     """Run the pass live, keep what was recorded, and return its results."""
-    logs.miss(walk)
+    key = walk.key, tuple(walk.order)
+    earlier = _Session.earlier.pop(key, None)
+    logs.miss(walk, is_static=_setting().dynamic is False)
     offsets = [tensor.storage_offset() for tensor in walk.tensors]
+    try:
+        general = _general(walk, earlier)
+    except UnsupportedError as error:
+        general = None
+        _refuse(str(error), earlier)
     results, captured = capture(walk)
+    _Session.earlier[key] = Earlier(
+        [*(earlier.points[-MAX_POINTS:] if earlier else ()), walk.numbers],
+        captured.boundaries,
+        earlier.num_refusals if earlier else 0,
+    )
+    if len(_Session.earlier) > MAX_RECORDINGS:
+        del _Session.earlier[next(iter(_Session.earlier))]
     count("compiled_autograd", "captures")
     count("stats", "unique_graphs")
     try:
@@ -205,8 +254,32 @@ def _capture(extension: Any, walk: Any) -> Any:
         recordings().keep(extension.Recording(walk, None, []))
         return results
     recordings().keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+    if general is not None:
+        _keep_general(extension, walk, general, captured, offsets)
     _remember(captured)
     return results
+
+
+def _keep_general(extension: Any, walk: Any, general: General, captured: Capture, offsets: list[int]) -> None:
+    """Keep a trace for all sizes, if at these sizes it is what has just been captured."""
+    values = [walk.numbers[source] for source in general.fit.sources]
+    if not general.agrees(Trace.of(captured), values):
+        return _refuse("trace that differs from the capture", _Session.earlier.get((walk.key, tuple(walk.order))))
+    layout = lay_out(general.capture, general.names, general.fit.terms, general.fit.sources)
+    recording = extension.Recording(walk, layout, offsets if general.capture.recorder.has_offsets else [])
+    recordings().keep(recording)
+    recordings().prove(recording, values)
+    _Session.generals[recording] = general
+    count("compiled_autograd", "made dynamic")
+    if len(_Session.generals) > MAX_RECORDINGS:
+        del _Session.generals[next(iter(_Session.generals))]
+
+
+def _refuse(reason: str, earlier: Earlier | None) -> None:
+    logs.not_dynamic(reason)
+    count("compiled_autograd", "not made dynamic")
+    if earlier is not None:
+        earlier.num_refusals += 1
 
 
 def _remember(captured: Capture) -> None:
