@@ -250,7 +250,7 @@ def _stand_ins(walk: Any, numbers: Numbers) -> list[torch.Tensor]:
     """Fake tensors in place of the walked ones, sharing memory as they do. Numbers in tensors stay what they are."""
     extension = native.extension()
     assert extension is not None
-    memory = _memory(walk, numbers)
+    memory, lowest = _memory(walk, numbers), _lowest_offsets(walk, numbers)
     first: dict[int, torch.Tensor] = {}
     made: list[torch.Tensor] = []
     for tensor, start in zip(walk.tensors, walk.tensor_numbers, strict=True):
@@ -263,16 +263,28 @@ def _stand_ins(walk: Any, numbers: Numbers) -> list[torch.Tensor]:
         layout = list(numbers[start : start + 2 * dim])
         if len(memory[storage]) == 1:
             fake = torch.empty_strided(layout[:dim], layout[dim:], dtype=tensor.dtype, device=tensor.device)
-        elif storage not in first:
-            flat = torch.empty(sum(memory[storage]), dtype=tensor.dtype, device=tensor.device)
-            first[storage], fake = flat, flat.as_strided(layout[:dim], layout[dim:])
         else:
-            offset = numbers[start + 2 * dim]
-            if tensor.dtype != first[storage].dtype or (isinstance(offset, int) and offset < 0):
-                raise UnsupportedError("saved tensors that share memory in an unusual way")
+            is_first = storage not in first
+            if is_first:
+                first[storage] = torch.empty(sum(memory[storage]), dtype=tensor.dtype, device=tensor.device)
+            if tensor.dtype != first[storage].dtype:
+                raise UnsupportedError("saved tensors that share memory under two dtypes")
+            offset = (0 if is_first else numbers[start + 2 * dim]) - lowest[storage]
             fake = first[storage].as_strided(layout[:dim], layout[dim:], offset)
         made.append(fake)
     return made
+
+
+def _lowest_offsets(walk: Any, numbers: Numbers) -> dict[int, Any]:
+    """Where, on each storage, the tensor that begins first does so, counted from the tensor that was walked first."""
+    lowest: dict[int, tuple[int, Any]] = {}
+    for tensor, start in zip(walk.tensors, walk.tensor_numbers, strict=True):
+        storage, position = tensor.untyped_storage()._cdata, start + 2 * tensor.dim()
+        if storage not in lowest:
+            lowest[storage] = 0, 0
+        elif walk.numbers[position] < lowest[storage][0]:
+            lowest[storage] = walk.numbers[position], numbers[position]
+    return {storage: offset for storage, (_, offset) in lowest.items()}
 
 
 def _memory(walk: Any, numbers: Numbers) -> dict[int, list[Any]]:
@@ -280,7 +292,8 @@ def _memory(walk: Any, numbers: Numbers) -> dict[int, list[Any]]:
     spans: dict[int, list[Any]] = {}
     for tensor, start in zip(walk.tensors, walk.tensor_numbers, strict=True):
         dim, known = tensor.dim(), spans.setdefault(tensor.untyped_storage()._cdata, [])
-        span = numbers[start + 2 * dim] if known else 0
+        offset = numbers[start + 2 * dim] if known else 0
+        span = -offset if known and walk.numbers[start + 2 * dim] < 0 else offset
         for size, stride in zip(numbers[start : start + dim], numbers[start + dim : start + 2 * dim], strict=True):
             span = span + size * stride
         known.append(span + 1)

@@ -16,8 +16,8 @@ import sympy
 import torch
 
 from gradc.engine.capture import Boundary, Capture, Ran, Term
+from gradc.engine.compilers import Lower
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret, native
 from gradc.ir.passes import drop_dead
 from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
 
@@ -49,7 +49,13 @@ class Layout:
     symbols: list[int]
 
 
-def lay_out(capture: Capture, names: Sequence[sympy.Symbol] = (), terms: Sequence[Term] = (), sources: Sequence[int] = ()) -> Layout:
+def lay_out(
+    capture: Capture,
+    lower: Lower,
+    names: Sequence[sympy.Symbol] = (),
+    terms: Sequence[Term] = (),
+    sources: Sequence[int] = (),
+) -> Layout:
     """See the module's docstring. ``names``, ``terms`` and ``sources`` are those of a trace with symbolic sizes."""
     parts, boundaries = _parts(capture), capture.boundaries
     needed = set(capture.results) - {-1}
@@ -57,7 +63,7 @@ def lay_out(capture: Capture, names: Sequence[sympy.Symbol] = (), terms: Sequenc
     for number in reversed(range(len(parts))):
         if number < len(boundaries):
             _retire(boundaries[number], needed)
-        piece = _piece(capture, parts[number], needed, names)
+        piece = _piece(capture, parts[number], needed, lower, names)
         needed |= set(piece.inputs)
         pieces.append(piece)
     pieces.reverse()
@@ -96,7 +102,7 @@ def _retire(boundary: Boundary, needed: set[int]) -> None:
     needed |= inputs | waiting
 
 
-def _piece(capture: Capture, part: _Part, needed: set[int], names: Sequence[sympy.Symbol]) -> Piece:
+def _piece(capture: Capture, part: _Part, needed: set[int], lower: Lower, names: Sequence[sympy.Symbol]) -> Piece:
     grads = [(ran.node, ran.grad) for ran in part.ran if ran.grad >= 0]
     made = {out for call in part.instructions for out in call.outs if out is not None}
     wanted = list(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
@@ -104,9 +110,11 @@ def _piece(capture: Capture, part: _Part, needed: set[int], names: Sequence[symp
     program = _only_read_inputs(program)
     _refuse_unknown(capture, program)
     symbols = _used(program, names)
+    is_empty = not program.instructions and not program.outputs
+    ready = _with_symbols(_renumbered(program), [names[number] for number in symbols])
     # A value that was made before and is only mutated here is handed on by whoever holds it.
     return Piece(
-        runner=_lower(_with_symbols(_renumbered(program), [names[number] for number in symbols])) if program.instructions or program.outputs else None,
+        runner=None if is_empty else lower(ready),
         inputs=list(program.inputs),
         symbols=symbols,
         dying=sorted(set(program.inputs) - needed - set(wanted)),
@@ -214,10 +222,3 @@ def _with_symbols(program: Program, names: Sequence[sympy.Symbol]) -> Program:
         inputs=(*program.inputs, *range(first, first + len(names))),
         symbols={name: ("int", position + number, 0) for number, name in enumerate(names)},
     )
-
-
-def _lower(program: Program) -> Callable[[list[Any]], list[Any]]:
-    try:
-        return native.lower(program)
-    except UnsupportedError:
-        return interpret.lower(program)
