@@ -51,7 +51,7 @@ class Earlier:
 def fit(points: Sequence[Values]) -> Fit:
     """Express what differs between the points by as few symbols as can be; the smallest numbers become symbols."""
     columns = list(zip(*points, strict=True))
-    changing = sorted({column for column in columns if len(set(column)) > 1})
+    changing = sorted({column for column in columns if len(set(column)) > 1}, key=lambda c: [(abs(n), n < 0) for n in c])
     symbols: list[tuple[int, ...]] = []
     known: dict[tuple[int, ...], Term] = {}
     for column in changing:
@@ -175,7 +175,7 @@ def generalise(walk: Any, fitted: Fit, boundaries: list[Boundary]) -> General:
     Raises:
         UnsupportedError: if it cannot be traced, or only for sizes that are not free to change.
     """
-    if not fitted.sources:
+    if not fitted.sources or any(walk.numbers[source] < 0 for source in fitted.sources):
         raise UnsupportedError("change that no size explains")
     env = new_shape_env()
     hints = _hints([walk.numbers[source] for source in fitted.sources])
