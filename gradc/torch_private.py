@@ -14,6 +14,7 @@ import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -26,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from gradc.errors import VersionError
 
@@ -53,6 +55,20 @@ def functionalized_graph(function: Any, inputs: list[Any]) -> tuple[torch.fx.Gra
         graph = made(*fakes)
     with fake_mode_for(inputs) as fakes:
         return graph, fakes
+
+
+def new_shape_env() -> ShapeEnv:
+    """An environment for symbolic sizes, in which equal sizes stay different symbols."""
+    return ShapeEnv(duck_shape=False)
+
+
+def new_symint(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
+    """A size of at least 2 that is free to change. Its value while tracing is ``hint``."""
+    source = ConstantSource(name)
+    symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC)
+    made = env.create_symintnode(symbol, hint=hint, source=source)
+    assert isinstance(made, torch.SymInt)
+    return made
 
 
 @contextlib.contextmanager

@@ -21,10 +21,8 @@ namespace gradc {
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::CopySlices;
-using torch::dynamo::autograd::AutogradCompilerCall;
 using torch::dynamo::autograd::CompiledNodeArgs;
 using torch::dynamo::autograd::NodeCall;
-using torch::dynamo::autograd::SizeInput;
 
 namespace {
 
@@ -37,11 +35,12 @@ constexpr c10::DispatchKeySet beyond_kernels({
     c10::DispatchKey::Functionalize,
 });
 
-// Generated nodes whose formulas take a slower way, with other bits, when a mode records: they run live.
+// Generated nodes that run live: their formulas take a slower way, with other bits, when a mode records; or (the last) what
+// their kernel returns has other strides than on fake tensors, so that no trace would serve other sizes.
 bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 13> prefixes = {
+  static const std::array<const char*, 14> prefixes = {
       "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm", "MaskedFillBackward1"};
+      "Norm", "MaskedFillBackward1", "MkldnnRnnLayer"};
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
 }
 
@@ -88,7 +87,7 @@ uint64_t packed(std::array<int8_t, 8> parts) {
   return word;
 }
 
-void append_input_metadata(Bytes& key, const Node& node) {
+void append_input_metadata(Bytes& key, Numbers& numbers, const Node& node) {
   append(key, node.num_inputs());
   for (uint32_t i = 0; i < node.num_inputs(); ++i) {
     const auto& metadata = node.input_metadata(i);
@@ -109,7 +108,7 @@ void append_input_metadata(Bytes& key, const Node& node) {
       if (size.is_symbolic()) {
         throw Unsupported("symbolic sizes");
       }
-      append(key, size.as_int_unchecked());
+      numbers.push_back(size.as_int_unchecked());
     }
   }
 }
@@ -121,7 +120,16 @@ bool has_hooks(Node& node) {
       !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-void append_metadata(Bytes& key, const at::Tensor& tensor) {
+size_t input_numbers(const Walk& walk, const Edge& edge) {
+  size_t position = walk.nodes[walk.index_of(edge.function.get())].input_numbers;
+  for (uint32_t i = 0; i < edge.input_nr; ++i) {
+    const auto& metadata = edge.function->input_metadata(i);
+    position += metadata.was_default_constructed() ? 0 : metadata.shape_as_dim_vector().size();
+  }
+  return position;
+}
+
+void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor) {
   append(key, tensor.defined());
   if (!tensor.defined()) {
     return;
@@ -133,22 +141,22 @@ void append_metadata(Bytes& key, const at::Tensor& tensor) {
   append(key, packed({static_cast<int8_t>(tensor.scalar_type()), static_cast<int8_t>(device.type()), device.index(),
       static_cast<int8_t>(tensor.layout()), static_cast<int8_t>(bits), static_cast<int8_t>(tensor.dim())}));
   const auto sizes = tensor.sizes();
-  key.add(sizes.data(), sizes.size() * sizeof(int64_t));
+  numbers.insert(numbers.end(), sizes.begin(), sizes.end());
   if (tensor.layout() == at::kStrided) {
     const auto strides = tensor.strides();
-    key.add(strides.data(), strides.size() * sizeof(int64_t));
+    numbers.insert(numbers.end(), strides.begin(), strides.end());
   }
 }
 
 Walk::Walk(Request asked) : request(std::move(asked)) {
   key.reserve(1 << 15);
+  numbers.reserve(1 << 11);
   number_nodes();
   if (request.is_partial) {
     find_needed();
   }
   add_ambient();
   add_roots();
-  AutogradCompilerCall compiler(SizeInput::STATIC);
   for (const auto& grad : request.grads) {
     append(key, compiler.tensor_args.add(grad).id);
   }
@@ -182,10 +190,12 @@ Walk::Walk(Request asked) : request(std::move(asked)) {
           const auto part = arguments.key();
           append(key, part.key_size);
           key.add(part.key, part.key_size);
+          live.sizes = numbers.size();
+          live.num_sizes = compiler.all_size_inputs.size() - num_sizes;
           for (size_t number = num_sizes; number < compiler.all_size_inputs.size(); ++number) {
-            sizes.push_back({key.size(), i});
-            append(key, compiler.all_size_inputs[number].value);
+            numbers.push_back(compiler.all_size_inputs[number].value);
           }
+          append(key, live.num_sizes);
           add_numbers(i, compiler.tensor_args.inputs, num_tensors);
         }
       }
@@ -322,7 +332,8 @@ void Walk::add_node(LiveNode& live) {
   }
   append(key, &typeid(node)); // one address for each type in a process
   append(key, live.is_needed);
-  append_input_metadata(key, node);
+  live.input_numbers = numbers.size();
+  append_input_metadata(key, numbers, node);
   append(key, node.num_outputs());
   for (const auto& edge : node.next_edges()) {
     append(key, targets_[next_target_++]);
@@ -355,13 +366,14 @@ void Walk::add_tensors() {
     if (!tensor.device().is_cpu()) {
       throw Unsupported("device other than the CPU");
     }
-    append_metadata(key, tensor);
+    tensor_numbers.push_back(numbers.size());
+    append_metadata(key, numbers, tensor);
     const auto [first, is_new] = storages.insert(tensor.storage().unsafeGetStorageImpl(), static_cast<int32_t>(i));
     append(key, first);
     if (is_new) {
       continue;
     }
-    append(key, tensor.storage_offset() - tensors[first].storage_offset());
+    numbers.push_back(tensor.storage_offset() - tensors[first].storage_offset());
     if (is_grad[i] != is_grad[first]) {
       throw Unsupported("gradient that shares memory with a saved tensor");
     }

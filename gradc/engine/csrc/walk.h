@@ -3,7 +3,9 @@
 // Layout.     Request: what the caller asked of the engine          Walk: what was found
 //             roots, grads, outputs, flags                          nodes   breadth-first from the roots, numbered from 1
 //                                                                   tensors what capturable nodes read: inputs of a Program
-//                                                                   key     bytes: equal keys (and orders) mean equal runs
+//                                                                   key     bytes; numbers: sizes, strides and the like
+//
+// Equality.   Equal keys, numbers and orders mean equal runs. A recording with symbols takes other numbers too (live.h).
 //
 // Capturable. A node that torch generated, without hooks, whose saved tensors have no unpack hooks. Its constants are in the
 //             key through its own `compiled_args`. Every other node is opaque: it runs live, with its own hooks, also on a
@@ -13,6 +15,7 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -132,7 +135,8 @@ struct Request {
 };
 
 // One live node. `begin` and `end` delimit its part of the key. `grad` is the position in `tensors` of a leaf's existing
-// gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`.
+// gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`. `input_numbers`: where
+// the sizes that each input must have begin in Walk::numbers. `sizes` and `num_sizes`: those held for the node's formula.
 struct LiveNode {
   c10::intrusive_ptr<Node> node;
   torch::autograd::AccumulateGrad* accumulate = nullptr;
@@ -141,17 +145,16 @@ struct LiveNode {
   size_t begin = 0;
   size_t end = 0;
   int32_t grad = -1;
+  size_t input_numbers = 0;
+  size_t sizes = 0;
+  size_t num_sizes = 0;
   std::vector<std::pair<uint32_t, size_t>> captures;
   bool is_run() const {
     return is_needed || !captures.empty();
   }
 };
 
-// Where a part of the key comes from, for reasons: a size that a node holds.
-struct SizeOrigin {
-  size_t position;
-  size_t node;
-};
+using Numbers = std::vector<int64_t>;
 
 // Thrown for what only torch's engine can do; the message is the reason.
 struct Unsupported : std::runtime_error {
@@ -173,7 +176,9 @@ class Walk {
   std::vector<LiveNode> nodes;
   variable_list tensors;
   Bytes key;
-  std::vector<SizeOrigin> sizes;
+  Numbers numbers;
+  std::vector<size_t> tensor_numbers; // where the sizes of each tensor begin in numbers; its strides follow
+  torch::dynamo::autograd::AutogradCompilerCall compiler{torch::dynamo::autograd::SizeInput::STATIC};
   std::vector<std::pair<size_t, size_t>> number_inputs; // (node, position in tensors) of a number that is an input
   size_t num_grads = 0; // the first tensors are the distinct gradients given
 
@@ -193,8 +198,11 @@ class Walk {
 
 bool has_hooks(Node& node);
 
-// Appends what a kernel can know of a tensor but its data: sizes, strides, dtype, device, layout and lazy bits.
-void append_metadata(Bytes& key, const at::Tensor& tensor);
+// Where the sizes that the edge's input must have begin in Walk::numbers.
+size_t input_numbers(const Walk& walk, const Edge& edge);
+
+// Appends what a kernel can know of a tensor but its data: dtype, device, layout and lazy bits; sizes and strides.
+void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor);
 
 template <typename T>
 void append(Bytes& key, T value) {
