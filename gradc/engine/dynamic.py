@@ -79,7 +79,7 @@ def fit_sizes(walk: Any) -> Fit:
         for size in tensor.shape
         if size not in fixed
     }
-    symbols: list[Numbers] = [(size,) for size in sorted(sizes)]
+    symbols: list[tuple[int, ...]] = [(size,) for size in sorted(sizes)]
     terms: list[Term] = [number if number in fixed else (_term((number,), symbols) or number) for number in numbers]
     return Fit(terms, [numbers.index(symbol) for (symbol,) in symbols])
 

@@ -174,8 +174,7 @@ void LiveRun::start() {
   const auto plain = [](const std::string& message) { return message; };
   if (stand_ins_) {
     for (auto& grad : grads) {
-      const auto position = walk_.compiler.tensor_args.lookup(grad).index();
-      grad = stand_ins_->tensors.at(position);
+      grad = stand_ins_->tensors.at(walk_.tensor_index(grad));
     }
     torch::autograd::validate_outputs(traced_metadata(roots), grads, plain);
   } else {

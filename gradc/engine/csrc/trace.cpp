@@ -18,11 +18,15 @@ namespace py = pybind11;
 using torch::autograd::AccumulateGrad;
 using torch::autograd::CopySlices;
 using torch::autograd::functional_apply_t;
+using torch::dynamo::autograd::AutogradCompilerCall;
+using torch::dynamo::autograd::CompiledNodeArgs;
 using torch::dynamo::autograd::ivalue_list;
 using torch::dynamo::autograd::NodeCall;
 using torch::dynamo::autograd::PyCompilerGuard;
 using torch::dynamo::autograd::PyCompilerInterface;
+using torch::dynamo::autograd::SizeInput;
 using torch::dynamo::autograd::SwapSavedVariables;
+using torch::dynamo::autograd::TensorArgs;
 using torch::dynamo::autograd::TraceState;
 
 namespace {
@@ -130,22 +134,47 @@ struct Compiler : PyCompilerInterface {
   }
 };
 
+// A saved output is a new handle each time it is unpacked: those are matched with the walk's in their order.
+void set_stand_ins(const Walk& walk, const LiveNode& live, const StandIns& stand_ins, TensorArgs& arguments) {
+  std::unordered_set<const void*> known;
+  for (const auto& tensor : arguments.inputs) {
+    known.insert(tensor.unsafeGetTensorImpl());
+  }
+  size_t next = live.first_tensor;
+  for (const auto& tensor : variable_list(arguments.inputs)) {
+    auto index = static_cast<size_t>(walk.tensor_index(tensor));
+    if (walk.tensor_index(tensor) < 0) {
+      while (next < live.last_tensor && known.count(walk.tensors[next].unsafeGetTensorImpl())) {
+        ++next;
+      }
+      if (next >= live.last_tensor) {
+        throw Unsupported("saved tensor that was not walked");
+      }
+      index = next++;
+    }
+    arguments.lookup(tensor).proxy_tensor = stand_ins.tensors.at(index);
+  }
+}
+
 } // namespace
 
 variable_list apply_to(Walk& walk, uint32_t node, const StandIns& stand_ins, const variable_list& inputs) {
   auto& live = walk.nodes[node];
-  auto& arguments = walk.compiler.tensor_args;
-  for (size_t i = 0; i < walk.tensors.size(); ++i) {
-    arguments.lookup(walk.tensors[i]).proxy_tensor = stand_ins.tensors[i];
+  NodeCall node_call(node, live.node);
+  AutogradCompilerCall compiler(SizeInput::DYNAMIC);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks); // unpacking a saved output detaches it
+    CompiledNodeArgs arguments(compiler, node_call);
+    live.node->compiled_args(arguments);
   }
+  set_stand_ins(walk, live, stand_ins, compiler.tensor_args);
   std::vector<std::optional<c10::SymInt>> sizes;
   for (size_t i = live.sizes; i < live.sizes + live.num_sizes; ++i) {
     sizes.emplace_back(stand_ins.numbers[i]);
   }
   Call call{*live.node, live.node->num_outputs(), nullptr};
-  NodeCall node_call(node, live.node);
   TraceState state(std::move(sizes), 0);
-  SwapSavedVariables swap(walk.compiler, state, Py_None, node_call);
+  SwapSavedVariables swap(compiler, state, Py_None, node_call);
   current = &call;
   auto outputs = live.node->apply_with_saved(inputs, swap);
   current = nullptr;
@@ -215,7 +244,7 @@ void LiveRun::trace_accumulate_grad(uint32_t node, variable_list inputs) {
   if (live_values_.count(new_grad.unsafeGetTensorImpl())) {
     throw Unsupported("gradient from a node that cannot be traced");
   }
-  const auto position = walk_.compiler.tensor_args.lookup(live.accumulate->variable).index();
+  const auto position = walk_.tensor_index(live.accumulate->variable);
   const at::Tensor variable = stand_ins_->tensors.at(position);
   at::Tensor grad = live.grad >= 0 ? stand_ins_->tensors.at(live.grad) : at::Tensor();
   const bool is_stealable = !is_held_elsewhere(new_grad, false);

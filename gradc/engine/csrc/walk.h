@@ -137,6 +137,7 @@ struct Request {
 // One live node. `begin` and `end` delimit its part of the key. `grad` is the position in `tensors` of a leaf's existing
 // gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`. `input_numbers`: where
 // the sizes that each input must have begin in Walk::numbers. `sizes` and `num_sizes`: those held for the node's formula.
+// `first_tensor` and `last_tensor`: what the node held that no node before it did, in Walk::tensors.
 struct LiveNode {
   c10::intrusive_ptr<Node> node;
   torch::autograd::AccumulateGrad* accumulate = nullptr;
@@ -148,6 +149,8 @@ struct LiveNode {
   size_t input_numbers = 0;
   size_t sizes = 0;
   size_t num_sizes = 0;
+  size_t first_tensor = 0;
+  size_t last_tensor = 0;
   std::vector<std::pair<uint32_t, size_t>> captures;
   bool is_run() const {
     return is_needed || !captures.empty();
@@ -171,6 +174,9 @@ class Walk {
   bool has_order(const std::vector<uint32_t>& order, const std::vector<bool>& ties) const;
   std::vector<bool> ties(const std::vector<uint32_t>& order) const;
   int32_t index_of(const Node* node) const;
+  int32_t tensor_index(const at::Tensor& tensor) const; // -1: not walked
+  // Notes that the present node holds `tensor`; returns its number in `tensors`.
+  int32_t add_tensor(const at::Tensor& tensor);
 
   Request request;
   std::vector<LiveNode> nodes;
@@ -178,7 +184,6 @@ class Walk {
   Bytes key;
   Numbers numbers;
   std::vector<size_t> tensor_numbers; // where the sizes of each tensor begin in numbers; its strides follow
-  torch::dynamo::autograd::AutogradCompilerCall compiler{torch::dynamo::autograd::SizeInput::STATIC};
   std::vector<std::pair<size_t, size_t>> number_inputs; // (node, position in tensors) of a number that is an input
   size_t num_grads = 0; // the first tensors are the distinct gradients given
 
@@ -188,10 +193,13 @@ class Walk {
   void add_ambient();
   void add_roots();
   void add_node(LiveNode& live);
-  void add_numbers(size_t node, const variable_list& found, size_t first);
+  void add_leaf(LiveNode& live);
+  void add_state(size_t node, torch::dynamo::autograd::AutogradCompilerCall& compiler);
+  void add_numbers(size_t node, const std::vector<int32_t>& found);
   void add_tensors();
 
   PointerMap index_;
+  PointerMap tensor_index_;
   std::vector<int32_t> targets_; // the node that each edge leads to, in the order of nodes and edges; -1: none
   size_t next_target_ = 0;
 };
