@@ -37,7 +37,7 @@ def extension() -> Extension:
         SOURCES,
         depends=HEADERS,
         language="c++",
-        extra_compile_args=["-O3", "-g0", "-std=c++20", "-Wall", "-Werror", *headers],
+        extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *headers],
         library_dirs=cpp_extension.library_paths(),
         libraries=["c10", "torch", "torch_cpu", "torch_python"],
     )

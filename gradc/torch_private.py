@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -24,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from gradc.errors import VersionError
 
@@ -51,6 +55,20 @@ def functionalized_graph(function: Any, inputs: list[Any]) -> tuple[torch.fx.Gra
         graph = made(*fakes)
     with fake_mode_for(inputs) as fakes:
         return graph, fakes
+
+
+def new_shape_env() -> ShapeEnv:
+    """An environment for symbolic sizes, in which equal sizes stay different symbols."""
+    return ShapeEnv(duck_shape=False)
+
+
+def new_symint(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
+    """A size of at least 2 that is free to change. Its value while tracing is ``hint``."""
+    source = ConstantSource(name)
+    symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC)
+    made = env.create_symintnode(symbol, hint=hint, source=source)
+    assert isinstance(made, torch.SymInt)
+    return made
 
 
 @contextlib.contextmanager
@@ -228,6 +246,36 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
     )
 
 
+def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
+    """Leave ``torch.addcdiv`` in the graphs that ``is_ours`` (a backend) compiles: Dynamo takes it apart, and rounds twice."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    original = handlers[torch.addcdiv]
+
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        is_number = "value" in kwargs and kwargs["value"].is_python_constant()
+        return None if is_number and is_ours(tx.output.compiler_fn) else original(self, tx, *args, **kwargs)
+
+    handlers[torch.addcdiv] = call
+
+
+def call_natively() -> None:
+    """Let Dynamo's bytecode call a native region itself, where it would put a function around it that stops tracing.
+
+    There is nothing to trace in a builtin function: what it calls in Python when in doubt is still wrapped. Also leaves out
+    the two calls that tell a profiler what the bytecode before a graph costs.
+    """
+    original = OutputGraph.install_global_unsafe
+
+    @functools.wraps(original)
+    def install(self: Any, name: str, value: Any) -> None:
+        inner = getattr(value, "_torchdynamo_orig_callable", None)
+        original(self, name, inner if getattr(inner, "__name__", "") == "gradc_region" else value)
+
+    OutputGraph.install_global_unsafe = install  # type: ignore[method-assign]
+    torch._dynamo.config.record_runtime_overhead = False
+
+
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo ended a graph so far, by its reason."""
     return dict(torch._dynamo.utils.counters["graph_break"])
@@ -261,6 +309,7 @@ __all__ = [
     "are_saved_tensors_hooked",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
+    "call_natively",
     "compilations",
     "compile_fx_inner",
     "current_autograd_node",
@@ -279,6 +328,7 @@ __all__ = [
     "is_graph_kept",
     "is_saving_hooked_by_user",
     "is_view",
+    "keep_ops_whole",
     "next_sequence_nr",
     "num_dispatch_modes",
     "saved_tensors_hooks_enabled",

@@ -20,7 +20,7 @@ import torch
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import drop_dead, refuse_phantoms
+from gradc.ir.passes import add_in_place, add_up, drop_dead, refuse_phantoms
 from gradc.ir.program import Program, TensorMeta
 from gradc.ir.recorder import Recorder
 from gradc.state import Ambient, autocast_set_to
@@ -57,11 +57,13 @@ class BackwardKey:
         ambient: autocast and the global modes in which it runs.
         tangents: layout of each incoming gradient; None for one that is not defined.
         needed: for each exit, whether its gradient is wanted.
+        adds_up: the first of the exits to one primal brings the sum of their gradients, in the engine's order.
     """
 
     ambient: Ambient
     tangents: tuple[TensorMeta | None, ...]
     needed: tuple[bool, ...]
+    adds_up: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +117,11 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
             recorder.symbols[symbol] = ("int", recorder.inputs.index(slot), 0)
         program = recorder.program(grads)
     assert num_tangents + len(used) + len(tape.recorder.symbols) == len(program.inputs)
-    return Backward(refuse_phantoms(drop_dead(program, is_backward=True)), tuple(used), *_released(segment, key))
+    program = refuse_phantoms(drop_dead(program, is_backward=True))
+    if key.adds_up:
+        program = add_up(program, segment.shared)
+    program = add_in_place(program)
+    return Backward(program, tuple(used), *_released(segment, key))
 
 
 def run_nodes(

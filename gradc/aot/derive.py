@@ -71,7 +71,7 @@ class Backwards:
     def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
-        self._derivatives: dict[Any, Region] = {}
+        self._derivatives: dict[Any, Callable[..., Sequence[Any]]] = {}
 
     def grads(
         self,
@@ -99,12 +99,13 @@ class Backwards:
             yield
 
     @torch.compiler.disable
-    def compile_native(self, number: int, tangents: Any, needed: Any) -> tuple[Any, ...] | None:
+    def compile_native(self, number: int, tangents: Any, needed: Any, adds_up: bool) -> tuple[Any, ...] | None:
         """For a live native node: the plan for the present state, with the fields of Backward; None if there is none."""
         segment = self.segments[number]
         with self._forced_autocast():
             try:
-                compiled = self._lookup(segment, self._key(segment, tangents, needed))
+                key = dataclasses.replace(self._key(segment, tangents, needed), adds_up=adds_up)
+                compiled = self._lookup(segment, key)
             except UnsupportedError as error:
                 fallback(error.kind, error.detail, error.where)
                 return None
@@ -221,7 +222,8 @@ class Backwards:
         flags = tuple(tangent.requires_grad for tangent in given)
         region = self._derivatives.get((segment.number, key, flags))
         if region is None:
-            region = self._derivatives[segment.number, key, flags] = self._derivative(segment, key, flags)
+            derivative = self._derivative(segment, key, flags)
+            region = self._derivatives[segment.number, key, flags] = derivative.guarded(derivative)
         return region(*given, *saved, *sizes.values.values())
 
     def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
@@ -334,6 +336,7 @@ def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
             for field in dataclasses.fields(Ambient)
         ]
         pairs.append(("needed gradients", other.needed, key.needed))
+        pairs.append(("adding up here", other.adds_up, key.adds_up))
         pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
         return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
 

@@ -41,6 +41,7 @@ class NativeSegment:
     entries: list[Entry]
     num_tangents: int
     exits: list[tuple[int, int, int]]
+    shared: tuple[tuple[int, ...], ...]
     saved: list[tuple[bool, int, int]]
     has_hidden_saves: bool
 
@@ -84,7 +85,7 @@ def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: li
         edge = region.tape.saved[index].edge
         saved.append((kind == "primal", position, owner.get(edge, -1)))
     entries = [_entry(region, edge, shapes) for edge in segment.entries]
-    return NativeSegment(entries, segment.num_tangents, exits, saved, segment.has_hidden_saves)
+    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, saved, segment.has_hidden_saves)
 
 
 def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:

@@ -83,12 +83,13 @@ class Region:
         """The same region cut wherever a gradient leaves it, so that hooks on leaves run between the cuts, as in eager."""
         return Region(self.tape, self.settings, f"{self.name}, fine", is_fine=True)
 
+    def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
+        """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
+        return slow if self._direct is None else self._native.direct(self._direct, slow)
+
     def __call__(self, *inputs: Any) -> list[Any]:
         if self._native is None and not self.is_fine and self.segments and has_gradient_hooks(inputs):
             return self.fine(*inputs)
-        if self._direct is not None:  # the usual case, kept short: it is what a call costs beside the kernels
-            values = self._native(inputs, ())
-            return self.fine(*inputs) if values is None else [values[position] for position in self._direct]
         call = Call(self, list(inputs))
         for make in self.makers:
             call.primals.append(make(call.primals, call.sizes))

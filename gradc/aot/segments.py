@@ -66,6 +66,15 @@ class Segment:
         """Numbers of the saved tensors (``Tape.saved``) that the nodes own, in eager's order of packing."""
         return tuple(sorted({index for saves in self.saves.values() for index in saves.indices}))
 
+    @functools.cached_property
+    def shared(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the exits that lead to the same primal, for each primal that several lead to."""
+        of_primal: dict[int, list[int]] = {}
+        for position, exit_ in enumerate(self.exits):
+            if exit_.primal is not None:
+                of_primal.setdefault(exit_.primal, []).append(position)
+        return tuple(tuple(positions) for positions in of_primal.values() if len(positions) > 1)
+
     @property
     def has_hidden_saves(self) -> bool:
         return any(saves.has_hidden for saves in self.saves.values())

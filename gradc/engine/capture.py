@@ -22,6 +22,8 @@ from gradc.ir.recorder import Recorder, tensor_meta
 
 Slots = list[int]  # -1: an undefined gradient
 Waiting = list[tuple[int, Slots]]
+Term = int | tuple[int, tuple[int, ...]]  # a number, or coefficient * the product of some symbols
+Metadata = tuple[bytes, list[Any]]  # of a tensor: dtype and the like; sizes and strides
 
 _DATA_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _EXPLICIT_OFFSET = ("aten::as_strided", "aten::set_")
@@ -43,13 +45,17 @@ class Ran:
 
 @dataclasses.dataclass
 class Boundary:
-    """A node that runs live. ``position`` counts the instructions before it; the rest is the engine's state after it."""
+    """A node that runs live. ``position`` counts the instructions before it.
+
+    ``metadata`` and ``dtypes`` say what its results must look like; from ``done`` on it is the engine's state after it.
+    """
 
     node: int
     position: int
     inputs: Slots
     outputs: Slots
-    metadata: list[bytes]
+    metadata: list[Metadata]
+    dtypes: list[torch.dtype | None]
     dying: Slots = dataclasses.field(default_factory=list)
     done: list[int] = dataclasses.field(default_factory=list)
     not_ready: Waiting = dataclasses.field(default_factory=list)
@@ -82,6 +88,10 @@ class LiveRecorder(Recorder):
         slot = self.add_input(tensor, name)
         self._inputs.setdefault(handle_of(tensor), slot)
         return slot
+
+    def walked_slot(self, tensor: torch.Tensor) -> int:
+        """The slot of the first walked tensor with this memory and layout."""
+        return self._inputs[handle_of(tensor)]
 
     def add_live(self, tensor: torch.Tensor, name: str) -> int:
         """A slot for what a boundary returned."""
@@ -170,15 +180,16 @@ class Report:
 class Capture:
     """The observer of one capture. ``failure`` is why the whole graph cannot be replayed, or ""."""
 
-    def __init__(self, walk: Any) -> None:
+    def __init__(self, walk: Any, tensors: list[torch.Tensor] | None = None) -> None:
+        tensors = walk.tensors if tensors is None else tensors
         self.walk = walk
         self.recorder = LiveRecorder(self._place)
         self.names = [walk.name(node) for node in range(walk.num_nodes)]
         self.inputs = [
             self.recorder.add_walked(tensor, "grad_root" if position < walk.num_grads else "saved")
-            for position, tensor in enumerate(walk.tensors)
+            for position, tensor in enumerate(tensors)
         ]
-        tensors = walk.tensors
+        self.twins = self._twins(tensors)
         self.numbers = {node: tensors[position] for node, position in walk.number_inputs}
         self.events: list[Ran | Boundary] = []
         self.results: Slots = []
@@ -250,6 +261,12 @@ class Capture:
 
     # ---- helpers
 
+    def _twins(self, tensors: list[torch.Tensor]) -> dict[int, int]:
+        """Slots of walked tensors that are another handle of an earlier one, to that one's slot."""
+        pairs = zip(self.inputs, tensors, strict=True)
+        same = {slot: self.recorder.walked_slot(tensor) for slot, tensor in pairs}
+        return {slot: first for slot, first in same.items() if slot != first}
+
     def _ran(self, node: int, grad: int) -> Ran:
         calls = self._start, len(self.recorder.instructions)
         return Ran(node, self.walk.is_leaf(node), grad, calls, self._entered)
@@ -258,13 +275,17 @@ class Capture:
         return [self.recorder.slot(value) for value in values]
 
     def _add_boundary(self, node: int, inputs: Slots, outputs: list[Any], slots: Slots) -> None:
-        extension = native.extension()
-        assert extension is not None
         for value, slot in zip(outputs, slots, strict=True):
             if value is not None:
                 self.recorder._live[handle_of(value)] = slot
-        metadata = [extension.metadata_of(value) for value in outputs]
-        self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata))
+        metadata = self._metadata(node, outputs)
+        dtypes = [None if value is None else value.dtype for value in outputs]
+        self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata, dtypes))
+
+    def _metadata(self, node: int, outputs: list[Any]) -> list[Metadata]:
+        extension = native.extension()
+        assert extension is not None
+        return [extension.metadata_of(value) for value in outputs]
 
     def _fail_if_tainted(self) -> None:
         self.failure = self.failure or self.recorder.taint
@@ -290,8 +311,8 @@ def handle_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     storage = tensor.untyped_storage()._cdata
-    bits = tensor.is_conj(), tensor.is_neg()
-    return (storage, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), bits)
+    layout = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
+    return (storage, tensor.dtype, *(str(part) if isinstance(part, torch.SymInt) else part for part in layout))
 
 
 __all__ = ["Boundary", "Capture", "Ran", "UnsupportedError", "capture", "handle_of"]

@@ -22,6 +22,8 @@ import torch
 from gradc.config import config
 from gradc.engine import logs
 from gradc.engine.capture import Capture, capture
+from gradc.engine.compilers import Compiler, lower_with, settings_of, takes_symbols
+from gradc.engine.dynamic import Earlier, General, Trace, fit, fit_sizes, generalise
 from gradc.engine.graph import build_graph
 from gradc.engine.pieces import lay_out
 from gradc.errors import UnsupportedError
@@ -31,10 +33,11 @@ from gradc.report.record import count, fallback
 from gradc.state import exotic_mode
 from gradc.torch_private import dispatch_modes
 
-Compiler = Callable[[Any], Callable[..., Any]]
-
 MAX_RECORDINGS = 64
 MAX_MISSES = 32
+MAX_POINTS = 3  # sizes of one structure that are compared
+MAX_REFUSALS = 3
+MAX_SETTINGS = 16
 _UNUSED = (
     "The differentiated Tensor at index {} appears to not have been used in the graph. "
     "Set allow_unused=True if this is the desired behavior."
@@ -43,11 +46,13 @@ _UNUSED = (
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What one ``enable`` asks for. ``is_on`` is False inside ``disable``."""
+    """What one ``enable`` asks for. ``is_on`` is False inside ``disable``. ``key``: equal for equal wishes."""
 
     is_on: bool
     compiler: Compiler | None = None
     dynamic: bool | None = None
+    fullgraph: bool = False
+    key: Any = None
 
 
 class _Local(threading.local):
@@ -63,11 +68,15 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
     """Capture the backward passes inside, in this thread.
 
     Arguments:
-        compiler: what ``gradc.compile(backend=..., fullgraph=...)`` returns, or any function of a GraphModule: called once
-            for each captured graph. gradc replays the graph natively all the same; see the Note for what that means.
-        dynamic: True, False, or None: sizes are part of a graph's key for now, whatever is given.
+        compiler: what runs the captured graphs: ``gradc.compile(backend=..., fullgraph=..., dynamic=...)``, or any function
+            from GraphModule to callable. Called once for each piece between nodes that run live. None: native replay.
+        dynamic: whether one captured graph serves other sizes too: True, from the first capture on; False, never;
+            None, once a size has changed.
+
+    Raises:
+        FallbackError: in a backward that cannot be captured, under ``gradc.compile(fullgraph=True)``.
     """
-    with _pushed(Setting(True, compiler, dynamic)):
+    with _pushed(_asked(compiler, dynamic)):
         yield
 
 
@@ -78,26 +87,40 @@ def disable() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def enable_by_default() -> Iterator[None]:
+    """Capture inside, unless ``enable`` or ``disable`` has already said how."""
+    with _pushed(_local.stack[-1] if _local.stack else Setting(True)):
+        yield
+
+
 def last_graph() -> torch.fx.GraphModule | None:
     """The graph captured last, as a GraphModule that can be called: (inputs, sizes, scalars, hooks) -> results."""
-    return None if _Session.last is None else _Session.last()
+    return None if _last is None else _last()
 
 
 def recordings() -> Any:
-    """What has been captured: ``gradc._C.Recordings``."""
-    if _Session.recordings is None:
-        extension = native.extension()
-        assert extension is not None
-        _Session.recordings = extension.Recordings(MAX_RECORDINGS)
-    return _Session.recordings
+    """What has been captured for the present setting: ``gradc._C.Recordings``."""
+    return _session().recordings
 
 
 def reset() -> None:
     """Forget every captured graph."""
-    _Session.recordings = None
-    _Session.last = None
-    _Session.num_misses = 0
+    global _last
+    _last = None
+    _sessions.clear()
     logs.reset()
+
+
+def _asked(compiler: Compiler | None, dynamic: bool | None) -> Setting:
+    settings = settings_of(compiler)
+    if settings is None:
+        key = None if compiler is None else compiler
+        dynamic = dynamic if takes_symbols(compiler) else False
+        return Setting(True, compiler, dynamic, key=(key, dynamic) if compiler is not None or dynamic is not None else None)
+    dynamic = settings["dynamic"] if dynamic is None else dynamic
+    compiler = None if settings["backend"] == "replay" else compiler
+    return Setting(True, compiler, dynamic, settings["fullgraph"], (settings["backend"], dynamic))
 
 
 @contextlib.contextmanager
@@ -109,18 +132,40 @@ def _pushed(setting: Setting) -> Iterator[None]:
         _local.stack.pop()
 
 
+_ON, _OFF = Setting(True), Setting(False)
+
+
 def _setting() -> Setting:
     if _local.stack:
         return _local.stack[-1]
-    return Setting(config.compiled_autograd)
+    return _ON if config.compiled_autograd else _OFF
 
 
 class _Session:
-    """What this process has captured."""
+    """What this process has captured for one setting."""
 
-    recordings: Any = None
-    last: Callable[[], torch.fx.GraphModule] | None = None
-    num_misses = 0
+    def __init__(self, setting: Setting) -> None:
+        extension = native.extension()
+        assert extension is not None
+        self.recordings: Any = extension.Recordings(MAX_RECORDINGS)
+        self.lower = lower_with(setting.compiler)
+        self.num_misses = 0
+        self.earlier: dict[Any, Earlier] = {}  # by structure
+        self.generals: dict[Any, General] = {}  # by recording
+
+
+_sessions: dict[Any, _Session] = {}
+_last: Callable[[], torch.fx.GraphModule] | None = None
+
+
+def _session() -> _Session:
+    setting = _setting()
+    session = _sessions.get(setting.key)
+    if session is None:
+        session = _sessions[setting.key] = _Session(setting)
+        if len(_sessions) > MAX_SETTINGS:
+            del _sessions[next(iter(_sessions))]
+    return session
 
 
 # ---- the way in
@@ -173,15 +218,16 @@ def _run(
 
 
 def _replay_or_capture(extension: Any, walk: Any) -> Any:
-    recording = recordings().find(walk)
+    session = _session()
+    recording = session.recordings.find(walk) or _proven(session, walk)
     if recording is None:
-        _Session.num_misses += 1
-        if _Session.num_misses > MAX_MISSES:
+        session.num_misses += 1
+        if session.num_misses > MAX_MISSES:
             return _leave("graph that differs at every step")
-        return _capture(extension, walk)
+        return _capture(extension, session, walk)
     if recording.is_live:
         return _leave("graph that cannot be captured")
-    _Session.num_misses = 0
+    session.num_misses = 0
     count("compiled_autograd", "hits")
     results, gave_up = extension.replay(walk, recording)
     if gave_up:
@@ -189,34 +235,100 @@ def _replay_or_capture(extension: Any, walk: Any) -> Any:
     return results
 
 
-def _capture(extension: Any, walk: Any) -> Any:
+def _proven(session: _Session, walk: Any) -> Any:
+    """The recording that serves these sizes too, though they are new; None if there is none."""
+    recording = session.recordings.find(walk, False)
+    general = session.generals.get(recording)
+    if general is None:
+        return None
+    values = recording.symbol_values(walk)
+    if not general.is_proven(walk, values):
+        return None
+    session.recordings.prove(recording, values)
+    return recording
+
+
+def _general(session: _Session, walk: Any) -> General | None:
+    """A trace for all sizes, where sizes have changed or are said to be dynamic."""
+    earlier, dynamic = session.earlier.get(_structure(walk)), _setting().dynamic
+    if dynamic is False or (earlier is None and not dynamic) or (earlier and earlier.num_refusals >= MAX_REFUSALS):
+        return None
+    try:
+        if earlier is None:
+            return generalise(walk, fit_sizes(walk), [])
+        return generalise(walk, fit([*earlier.points, walk.numbers]), earlier.boundaries)
+    except UnsupportedError as error:
+        _refuse(str(error), earlier)
+        return None
+
+
+def _structure(walk: Any) -> Any:
+    return walk.key, tuple(walk.order)
+
+
+def _capture(extension: Any, session: _Session, walk: Any) -> Any:
     """Run the pass live, keep what was recorded, and return its results."""
-    logs.miss(walk)
+    logs.miss(walk, is_static=_setting().dynamic is False)
     offsets = [tensor.storage_offset() for tensor in walk.tensors]
+    general = _general(session, walk)
     results, captured = capture(walk)
     count("compiled_autograd", "captures")
     count("stats", "unique_graphs")
     try:
         if captured.failure:
             raise UnsupportedError(captured.failure)
-        layout = lay_out(captured)
+        layout = lay_out(captured, session.lower)
     except UnsupportedError as error:
         logs.not_captured(str(error))
-        recordings().keep(extension.Recording(walk, None, []))
+        session.recordings.keep(extension.Recording(walk, None, []))
         return results
-    recordings().keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+    session.recordings.keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+    if general is not None:
+        _keep_general(extension, session, walk, general, captured, offsets)
+    _note_sizes(session, walk, captured)
     _remember(captured)
     return results
 
 
+def _keep_general(
+    extension: Any, session: _Session, walk: Any, general: General, captured: Capture, offsets: list[int]
+) -> None:
+    """Keep a trace for all sizes, if at these sizes it is what has just been captured."""
+    values = [walk.numbers[source] for source in general.fit.sources]
+    if not general.agrees(Trace.of(captured), values):
+        return _refuse("trace that differs from the capture", session.earlier.get(_structure(walk)))
+    layout = lay_out(general.capture, session.lower, general.names, general.fit.terms, general.fit.sources)
+    recording = extension.Recording(walk, layout, offsets if general.capture.recorder.has_offsets else [])
+    session.recordings.keep(recording)
+    session.recordings.prove(recording, values)
+    session.generals[recording] = general
+    count("compiled_autograd", "made dynamic")
+    if len(session.generals) > MAX_RECORDINGS:
+        del session.generals[next(iter(session.generals))]
+
+
+def _note_sizes(session: _Session, walk: Any, captured: Capture) -> None:
+    """Remember the sizes of this structure, for the next time they differ."""
+    known = session.earlier.pop(_structure(walk), None) or Earlier([], [])
+    points = [*known.points[-MAX_POINTS:], walk.numbers]
+    session.earlier[_structure(walk)] = Earlier(points, captured.boundaries, known.num_refusals)
+    if len(session.earlier) > MAX_RECORDINGS:
+        del session.earlier[next(iter(session.earlier))]
+
+
+def _refuse(reason: str, earlier: Earlier | None) -> None:
+    logs.not_dynamic(reason)
+    count("compiled_autograd", "not made dynamic")
+    if earlier is not None:
+        earlier.num_refusals += 1
+
+
 def _remember(captured: Capture) -> None:
-    """Make the captured graph available to ``last_graph`` and the logs, and to the compiler that asked for graphs."""
+    """Make the captured graph available to ``last_graph`` and the logs."""
+    global _last
     report = captured.report()
-    _Session.last = functools.cache(lambda: build_graph(report))
-    logs.captured(_Session.last)
-    compiler = _setting().compiler
-    if compiler is not None:
-        compiler(_Session.last())
+    _last = functools.cache(lambda: build_graph(report))
+    logs.captured(_last)
 
 
 def _why_not(extension: Any, create_graph: bool) -> str | None:
@@ -237,7 +349,7 @@ def _why_not(extension: Any, create_graph: bool) -> str | None:
 
 def _leave(reason: str) -> Any:
     if reason:
-        fallback(f"compiled autograd: {reason}")
+        fallback(f"compiled autograd: {reason}", fullgraph=_setting().fullgraph)
     return NotImplemented
 
 

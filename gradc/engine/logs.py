@@ -38,7 +38,7 @@ def reset() -> None:
     _earlier.clear()
 
 
-def miss(walk: Any) -> None:
+def miss(walk: Any, is_static: bool = False) -> None:
     """Log why no recording fits, and remember this graph for the next miss."""
     if not is_logged("compiled_autograd_verbose") and not is_logged("recompiles"):
         return
@@ -46,7 +46,7 @@ def miss(walk: Any) -> None:
     nodes += [
         Seen(walk.name(n), tuple(walk.edges(n)), tuple(walk.node_sizes(n)), walk.key_of(n)) for n in range(walk.num_nodes)
     ]
-    for reason in _reasons(nodes):
+    for reason in _reasons(nodes, is_static):
         log("compiled_autograd_verbose", reason)
         log("recompiles", reason)
     _earlier.append(nodes)
@@ -55,6 +55,10 @@ def miss(walk: Any) -> None:
 
 def not_captured(reason: str) -> None:
     log("compiled_autograd", f"not captured: {reason}")
+
+
+def not_dynamic(reason: str) -> None:
+    log("compiled_autograd_verbose", f"sizes stay fixed: {reason}")
 
 
 def captured(graph: Callable[[], Any]) -> None:
@@ -69,7 +73,7 @@ def _code(graph: Any) -> str:
     return graph.print_readable(print_output=False, include_stride=True, include_device=True)
 
 
-def _reasons(nodes: list[Seen]) -> Iterator[str]:
+def _reasons(nodes: list[Seen], is_static: bool) -> Iterator[str]:
     """Compare with the earlier graph that agrees longest: shapes that changed, or the first node that is new."""
     best = max(_earlier, key=lambda earlier: _num_equal(earlier, nodes), default=[])
     alike = len(best) == len(nodes) and all(a.structure == b.structure for a, b in zip(best, nodes))
@@ -78,7 +82,8 @@ def _reasons(nodes: list[Seen]) -> Iterator[str]:
             for index, (old, new) in enumerate(zip(before.sizes, now.sizes)):
                 if old != new:
                     place = f"size idx {index} of {now.name} (NodeCall {number})"
-                    yield f"Cache miss due to changed shapes: {place}: {old} -> {new}"
+                    change = f"{place} went from {old} to {new}" if is_static else f"marking {place} as dynamic"
+                    yield f"Cache miss due to changed shapes: {change}"
         return
     number = min(_num_equal(best, nodes), len(nodes) - 1)
     node = nodes[number]

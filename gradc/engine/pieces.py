@@ -9,16 +9,17 @@ recording number the values that pieces hand each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
-from gradc.engine.capture import Boundary, Capture, Ran
+from gradc.engine.capture import Boundary, Capture, Ran, Term
+from gradc.engine.compilers import Lower
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret, native
 from gradc.ir.passes import drop_dead
-from gradc.ir.program import Instruction, Program, Ref, map_leaves
+from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
 
 _aten = torch.ops.aten
 
@@ -29,6 +30,7 @@ class Piece:
 
     runner: Callable[[list[Any]], list[Any]] | None
     inputs: list[int]
+    symbols: list[int]
     dying: list[int]
     outputs: list[int]
     nodes: list[int]
@@ -43,21 +45,30 @@ class Layout:
     pieces: list[Piece]
     boundaries: list[Boundary]
     results: list[int]
+    terms: list[Term]
+    symbols: list[int]
 
 
-def lay_out(capture: Capture) -> Layout:
-    """See the module's docstring."""
+def lay_out(
+    capture: Capture,
+    lower: Lower,
+    names: Sequence[sympy.Symbol] = (),
+    terms: Sequence[Term] = (),
+    sources: Sequence[int] = (),
+) -> Layout:
+    """See the module's docstring. ``names``, ``terms`` and ``sources`` are those of a trace with symbolic sizes."""
     parts, boundaries = _parts(capture), capture.boundaries
     needed = set(capture.results) - {-1}
     pieces: list[Piece] = []
     for number in reversed(range(len(parts))):
         if number < len(boundaries):
             _retire(boundaries[number], needed)
-        piece = _piece(capture, parts[number], needed)
+        piece = _piece(capture, parts[number], needed, lower, names)
         needed |= set(piece.inputs)
         pieces.append(piece)
     pieces.reverse()
-    return Layout(len(capture.recorder.slots), capture.inputs, pieces, boundaries, capture.results)
+    num_slots = len(capture.recorder.slots)
+    return Layout(num_slots, capture.inputs, pieces, boundaries, capture.results, list(terms), list(sources))
 
 
 def whole(capture: Capture) -> Program:
@@ -91,17 +102,21 @@ def _retire(boundary: Boundary, needed: set[int]) -> None:
     needed |= inputs | waiting
 
 
-def _piece(capture: Capture, part: _Part, needed: set[int]) -> Piece:
+def _piece(capture: Capture, part: _Part, needed: set[int], lower: Lower, names: Sequence[sympy.Symbol]) -> Piece:
     grads = [(ran.node, ran.grad) for ran in part.ran if ran.grad >= 0]
     made = {out for call in part.instructions for out in call.outs if out is not None}
     wanted = list(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
     program = _steal(drop_dead(_program(capture, part.instructions, wanted), is_backward=True))
     program = _only_read_inputs(program)
     _refuse_unknown(capture, program)
+    symbols = _used(program, names)
+    is_empty = not program.instructions and not program.outputs
+    ready = _with_symbols(_renumbered(program), [names[number] for number in symbols])
     # A value that was made before and is only mutated here is handed on by whoever holds it.
     return Piece(
-        runner=_lower(_renumbered(program)) if program.instructions or program.outputs else None,
+        runner=None if is_empty else lower(ready),
         inputs=list(program.inputs),
+        symbols=symbols,
         dying=sorted(set(program.inputs) - needed - set(wanted)),
         outputs=wanted,
         nodes=[ran.node for ran in part.ran],
@@ -191,8 +206,19 @@ def _renumbered(program: Program) -> Program:
     return Program(program.name, slots, inputs, constants, instructions, outputs)
 
 
-def _lower(program: Program) -> Callable[[list[Any]], list[Any]]:
-    try:
-        return native.lower(program)
-    except UnsupportedError:
-        return interpret.lower(program)
+def _used(program: Program, names: Sequence[sympy.Symbol]) -> list[int]:
+    used = {symbol for value in program.syms for symbol in value.expr.free_symbols}
+    return [number for number, name in enumerate(names) if name in used]
+
+
+def _with_symbols(program: Program, names: Sequence[sympy.Symbol]) -> Program:
+    """The same, with symbols as ints that follow the inputs."""
+    if not names:
+        return program
+    first, position = len(program.slots), len(program.inputs)
+    return dataclasses.replace(
+        program,
+        slots=(*program.slots, *(Slot(str(name)) for name in names)),
+        inputs=(*program.inputs, *range(first, first + len(names))),
+        symbols={name: ("int", position + number, 0) for number, name in enumerate(names)},
+    )

@@ -14,6 +14,7 @@ operands are computed by one function, once for each distinct tuple of symbol va
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +48,7 @@ class Step:
 
     Two things hold only while all tensors are laid out as when they were captured: ``views``, (view, base, difference
     of storage offsets, whether the base itself will do), for a call that makes views and nothing else; and ``reuse``, a
-    slot that is dead, but cleared only after this call, so that the call can write its result there.
+    slot that is dead, so that the call can write its result there. The call after which it died has it in ``kept``.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Step:
     shares: tuple[tuple[int, int], ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
     views: tuple[tuple[int, int, int, bool], ...] = ()
+    kept: tuple[int, ...] = ()
     reuse: int | None = None
 
 
@@ -92,12 +94,13 @@ def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Lay
         _check_supported(instruction)
     binder = _Binder(program)
     metas = tuple(_meta(slot.meta) for slot in program.slots)
-    deaths, reuses = plan_memory(program, metas, out_variants)
+    deaths, kept, reuses = plan_memory(program, metas, out_variants)
     unchanged = _unchanged(program)
     checked = _checked_views(program)
     steps = tuple(
         dataclasses.replace(
-            _step(instruction, binder, deaths.get(index, ()), checked),
+            _step(instruction, binder, tuple(deaths.get(index, ())), checked),
+            kept=tuple(kept.get(index, ())),
             views=_strided_views(instruction, metas, unchanged - checked),
             reuse=reuses.get(index),
         )
@@ -110,7 +113,7 @@ def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Lay
         is_static=not program.symbols and all(metas[slot] for slot in program.inputs),
         inputs=program.inputs,
         constants=tuple(program.constants.items()),
-        unread=deaths.get(-1, ()),
+        unread=tuple(deaths.get(-1, ())),
         symbols=tuple(program.symbols.values()),
         bind=binder.compile(),
         steps=steps,
@@ -247,40 +250,63 @@ def _meta(meta: TensorMeta | None) -> Meta | None:
 # ---- memory
 
 
-SMALL = 64 * 1024
+SMALL = 64 * 1024  # the executor has such memory at hand (memory.h)
 SOON = 16
 
 
 def plan_memory(
     program: Program, metas: tuple[Meta | None, ...], out_variants: frozenset[str]
-) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
-    """Which slots are cleared after each call, and which dead slot's memory a call writes its result to.
+) -> tuple[dict[int, list[int]], dict[int, list[int]], dict[int, int]]:
+    """Which slots are cleared after each call, which dead ones wait, and which of these a call writes its result to.
 
-    A linear scan: a result takes the most recently freed memory of its size and dtype. Memory that would idle for more
-    than ``SOON`` calls is freed instead unless it is ``SMALL``, or peak memory would exceed eager's. The executor takes
-    a dead slot's memory only if nobody else holds it, so an alias that is not seen here costs time, not bits.
+    A linear scan: a large result takes the most recently freed memory of its size and dtype, if that did not wait longer
+    than ``SOON`` calls, nor while so much was live that peak memory would exceed eager's. The executor takes a dead slot's
+    memory only if nobody else holds it, so an alias that is not seen here costs time, not bits.
     """
     last = program.last_uses()
     holders = _last_holders(program, metas, last)
     dying: dict[int, list[int]] = {}
     for slot in holders:
         dying.setdefault(last[slot], []).append(slot)
+    live = _live_bytes(program, metas, last, holders)
+    peak = max(live, default=0)
     freed: dict[Memory, list[int]] = {}
     reuses: dict[int, int] = {}
     for index, instruction in enumerate(program.instructions):
         made = _made_memory(instruction, metas)
-        if made is not None and instruction.op._schema.name in out_variants:
+        if made is not None and made[1][1] > SMALL and instruction.op._schema.name in out_variants:
             candidates = freed.get(made[1], [])
-            while candidates and made[1][1] > SMALL and index - last[candidates[-1]] > SOON:
-                candidates.pop()
-            if candidates:
-                reuses[index] = candidates.pop()
+            candidate = candidates.pop() if candidates else None
+            if candidate is not None and index - last[candidate] <= SOON:
+                waiting = range(last[candidate] + 1, index)
+                if all(live[i] + made[1][1] <= peak for i in waiting):
+                    reuses[index] = candidate
+                    for i in waiting:
+                        live[i] += made[1][1]
         for slot in dying.get(index, ()):
             freed.setdefault(holders[slot], []).append(slot)
+    waiting_slots = set(reuses.values())
     deaths: dict[int, list[int]] = {}
-    for slot, index in (last | {slot: index for index, slot in reuses.items()}).items():
-        deaths.setdefault(index, []).append(slot)
-    return {index: tuple(slots) for index, slots in deaths.items()}, reuses
+    kept: dict[int, list[int]] = {}
+    for slot, index in last.items():
+        (kept if slot in waiting_slots else deaths).setdefault(index, []).append(slot)
+    return deaths, kept, reuses
+
+
+def _live_bytes(
+    program: Program, metas: tuple[Meta | None, ...], last: dict[int, int], holders: dict[int, Memory]
+) -> list[int]:
+    """Bytes held while each call runs, beyond those held before the Program ran: what it made, less the inputs it freed."""
+    change = [0] * (len(program.instructions) + 1)
+    for index, instruction in enumerate(program.instructions):
+        if (made := _made_memory(instruction, metas)) is not None:
+            change[index] += made[1][1]
+    for slot, memory in holders.items():
+        change[last[slot] + 1] -= memory[1]
+    for slot in program.inputs:
+        if slot in last and (meta := metas[slot]) is not None:
+            change[last[slot] + 1] -= math.prod(meta[1]) * meta[0].itemsize
+    return list(itertools.accumulate(change[:-1]))
 
 
 Memory = tuple[torch.dtype, int]  # dtype, and size in bytes

@@ -9,12 +9,14 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gradc.backends import lookup_backend
+from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
 
@@ -61,7 +63,27 @@ def compile(
     if isinstance(target, torch.nn.Module):
         assert isinstance(compiled, torch.nn.Module)
         _forward_hook_registration(compiled, target)
-    return compiled
+        return compiled
+    return _capturing(compiled, target) if _calls_backward(getattr(target, "__code__", None)) else compiled
+
+
+def _calls_backward(code: types.CodeType | None) -> bool:
+    """True for a function that runs a backward pass itself, as a training step does."""
+    if code is None:
+        return False
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
+
+
+def _capturing(compiled: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled``, with the backward passes that run inside captured."""
+
+    @functools.wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with compiled_autograd.enable_by_default():
+            return compiled(*args, **kwargs)
+
+    return call
 
 
 def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:

@@ -31,8 +31,10 @@ from gradc.torch_private import (
     FAKE_TENSOR_ERRORS,
     FakeTensorMode,
     break_graph_where_eager_is_needed,
+    call_natively,
     guard_module_hooks,
     is_saving_hooked_by_user,
+    keep_ops_whole,
     skip_frames_of,
     tracing_context,
 )
@@ -107,7 +109,7 @@ def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> C
             return graph.forward(*inputs)
         return tuple(region(*inputs))
 
-    return call
+    return region.guarded(torch.compiler.disable(call))
 
 
 def _backward_autocast() -> AutocastState | None:
@@ -225,6 +227,8 @@ def is_ours(compiler: Any) -> bool:
 
 
 break_graph_where_eager_is_needed(is_ours)
+keep_ops_whole(is_ours)
+call_natively()
 guard_module_hooks()
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
 skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")

@@ -104,6 +104,10 @@ class Recorder(TorchDispatchMode):
         self._known[id(tensor)] = (slot, tensor)
         return slot
 
+    def forget_tensors(self) -> None:
+        """Let go of the tensors; what was recorded stays."""
+        self._known.clear()
+
     def slot_of(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that was declared or made here; None for any other."""
         known = self._known.get(id(tensor))

@@ -73,5 +73,11 @@ def _description(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes, with one NaN for all: which of two NaNs an addition passes on depends on the compiler's registers."""
     plain = (tensor if tensor.layout is torch.strided else tensor.to_dense()).resolve_conj().resolve_neg()
-    return torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1)).view(torch.uint8)
+    values = torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1))
+    if values.is_complex():
+        values = torch.view_as_real(values).reshape(-1)
+    if values.dtype.is_floating_point and values.dtype.itemsize > 1:
+        values = values.masked_fill(values.isnan(), float("nan"))
+    return values.view(torch.uint8)

@@ -189,11 +189,25 @@ def test_inputs_laid_out_unlike_when_captured(layout):
             assert_same(got, eager)
 
 
-def test_memory_is_reused():
-    program = capture(lambda x: x.exp().sin().cos().neg().tanh().clone(), [torch.randn(64, 64)])
-    steps = lay_out(program, frozenset({"aten::exp", "aten::sin", "aten::cos", "aten::neg", "aten::tanh"})).steps
+UNARY = frozenset({"aten::exp", "aten::sin", "aten::cos", "aten::neg", "aten::tanh"})
+
+
+def test_large_memory_is_reused():
+    program = capture(lambda x: x.exp().sin().cos().neg().tanh().clone(), [torch.randn(2 * SMALL)])
+    steps = lay_out(program, UNARY).steps
     assert [step.reuse for step in steps] == [None, None, 1, 2, 3, None]
-    assert sorted(slot for step in steps for slot in step.deaths) == [0, 1, 2, 3, 4, 5]
+    assert sorted(slot for step in steps for slot in step.deaths + step.kept) == [0, 1, 2, 3, 4, 5]
+    assert [slot for step in steps for slot in step.kept] == [1, 2, 3]
+
+
+def test_memory_is_not_kept_where_that_would_raise_the_peak():
+    def function(x):
+        first = x.exp().sum()  # exp's memory is free now ...
+        second = torch.cat([x] * 8).sum()  # ... and this is the peak ...
+        return first, second, x.sin().sum()  # ... so sin gets memory of its own
+
+    program = capture(function, [torch.randn(SMALL // 2)])
+    assert [step.reuse for step in lay_out(program, UNARY).steps] == [None] * 6
 
 
 def test_memory_that_somebody_holds_is_not_reused(python_op):
@@ -218,7 +232,7 @@ def test_large_memory_does_not_idle():
         size: [step.reuse for step in lay_out(capture(late, [torch.randn(size)]), frozenset({"aten::exp"})).steps]
         for size in (16, SMALL)
     }
-    assert reused[16][-1] == 1 and reused[SMALL][-1] is None
+    assert reused[16][-1] is None and reused[SMALL][-1] is None
 
 
 # ---- lifetimes

@@ -58,10 +58,10 @@ class PythonDerive : public Derive {
         }) {}
 
   std::shared_ptr<const CompiledBackward> compile(
-      size_t segment, const variable_list& tangents, const std::vector<bool>& needed) override {
+      size_t segment, const variable_list& tangents, const std::vector<bool>& needed, bool adds_up) override {
     const py::gil_scoped_acquire gil;
     return guarded([&]() -> std::shared_ptr<const CompiledBackward> {
-      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed);
+      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed, adds_up);
       if (found.is_none()) {
         return nullptr;
       }
@@ -109,6 +109,7 @@ SegmentLayout make_segment(const py::handle& segment) {
     const auto [primal, target, entry] = exit.cast<std::tuple<int64_t, int64_t, int64_t>>();
     layout.exits.push_back({primal, target, entry});
   }
+  layout.shared = segment.attr("shared").cast<std::vector<std::vector<size_t>>>();
   for (const py::handle saved : segment.attr("saved")) {
     const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
     layout.saved.push_back({is_primal, position, owner});
@@ -166,13 +167,61 @@ py::object call(
   return std::move(results);
 }
 
+// A region whose outputs are values of its forward, as a builtin function: no Python runs in the usual call. What that
+// cannot serve goes to `slow`.
+struct DirectCall {
+  std::shared_ptr<RegionLayout> region;
+  std::vector<size_t> positions;
+  py::object slow;
+};
+
+PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    inputs.push_back(to_ivalue(arguments[i]));
+  }
+  const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
+  if (!is_fine || is_watched(inputs)) {
+    return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
+  }
+  const auto values = call_region(direct.region, inputs, {});
+  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.positions.size())));
+  if (!results) {
+    throw python_error();
+  }
+  for (size_t i = 0; i < direct.positions.size(); ++i) {
+    PyTuple_SET_ITEM(results.get(), i, THPVariable_Wrap(values[direct.positions[i]].toTensor()));
+  }
+  return results.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef direct_method = {
+    "gradc_region", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_direct)), METH_FASTCALL, nullptr};
+
+py::object make_direct(std::shared_ptr<RegionLayout> region, std::vector<size_t> positions, py::object slow) {
+  auto direct = std::make_unique<DirectCall>(DirectCall{std::move(region), std::move(positions), std::move(slow)});
+  const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {
+    delete static_cast<DirectCall*>(PyCapsule_GetPointer(held, nullptr));
+  }));
+  if (!capsule) {
+    throw py::error_already_set();
+  }
+  direct.release();
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&direct_method, capsule.ptr()));
+}
+
 } // namespace
 
 void bind_segments(py::module_& module) {
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))
-      .def("__call__", torch::wrap_pybind_function(call));
+      .def("__call__", torch::wrap_pybind_function(call))
+      .def("direct", make_direct, "(positions of outputs, slow path) -> a builtin function from primals to a tuple.");
 }
 
 } // namespace gradc

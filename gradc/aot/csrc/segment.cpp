@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -229,12 +230,30 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   }
   auto& cache = region_->backwards[number_];
   Key key = make_key(region_->forced_autocast, tangents, needed);
+  const bool adds_up = may_add_up();
+  key.push_back(adds_up);
   auto found = cache.find(key);
   if (!found.is_known) {
-    found.backward = region_->derive->compile(number_, tangents, needed);
+    found.backward = region_->derive->compile(number_, tangents, needed, adds_up);
     cache.keep(std::move(key), found.backward);
   }
   return found.backward ? replay(*found.backward, std::move(tangents)) : derive(tangents, needed);
+}
+
+// Whether the gradients of one leaf may be added up here, as the engine would add them when this node is done, so that not
+// all of them are held at once. Only if no other node could send one in between: all references to the leaf's AccumulateGrad
+// are edges of this node's. And only if no hook looks at this node's gradients.
+bool SegmentNode::may_add_up() const {
+  if (layout().shared.empty() || !post_hooks().empty()) {
+    return false;
+  }
+  for (const auto& exits : layout().shared) {
+    const auto& target = next_edge(exits.front()).function;
+    if (!target || target.use_count() != exits.size() || !dynamic_cast<torch::autograd::AccumulateGrad*>(target.get())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
@@ -282,6 +301,13 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
     release_all();
   }
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
+}
+
+bool is_watched(const std::vector<c10::IValue>& primals) {
+  return is_exotic_mode() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+      std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
+           return primal.isTensor() && !is_plain(primal.toTensor());
+         });
 }
 
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {

@@ -55,6 +55,7 @@ struct SegmentLayout {
   std::vector<EntryLayout> entries;
   size_t num_tangents = 0;
   std::vector<ExitLayout> exits;
+  std::vector<std::vector<size_t>> shared; // exits that lead to the same primal, where there are several
   std::vector<SavedLayout> saved;
   bool has_hidden_saves = false;
 };
@@ -80,7 +81,7 @@ class Derive {
   virtual ~Derive() = default;
   // nullptr where no Program can be made: `grads` then serves every call with that key.
   virtual std::shared_ptr<const CompiledBackward> compile(
-      size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) = 0;
+      size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed, bool adds_up) = 0;
   virtual torch::autograd::variable_list grads(
       size_t segment,
       const std::vector<int64_t>& symbols,
@@ -134,6 +135,7 @@ struct SegmentNode : torch::autograd::Node {
   }
 
  private:
+  bool may_add_up() const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
@@ -155,7 +157,11 @@ struct SegmentNode : torch::autograd::Node {
 // AccumulateGrad, as DDP's reducer has.
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
 
-// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are the bound shape values of this call (static regions have none).
+// True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
+bool is_watched(const std::vector<c10::IValue>& primals);
+
+// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are
+// the bound shape values of this call (static regions have none).
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,

@@ -174,6 +174,20 @@ std::vector<Waiting<Index>> make_waiting(const py::handle& all) {
   return result;
 }
 
+// Each an int, or (coefficient, numbers of symbols).
+std::vector<Term> make_terms(const py::handle& all) {
+  std::vector<Term> terms;
+  for (const py::handle term : all) {
+    if (py::isinstance<py::int_>(term)) {
+      terms.push_back({term.cast<int64_t>(), {}});
+    } else {
+      auto [coefficient, symbols] = term.cast<std::pair<int64_t, std::vector<uint32_t>>>();
+      terms.push_back({coefficient, std::move(symbols)});
+    }
+  }
+  return terms;
+}
+
 Piece make_piece(const py::handle& source) {
   Piece piece;
   const py::object runner = source.attr("runner");
@@ -199,6 +213,7 @@ Piece make_piece(const py::handle& source) {
     };
   }
   piece.inputs = source.attr("inputs").cast<std::vector<Index>>();
+  piece.symbols = source.attr("symbols").cast<std::vector<uint32_t>>();
   piece.dying = source.attr("dying").cast<std::vector<Index>>();
   piece.outputs = source.attr("outputs").cast<std::vector<Index>>();
   piece.nodes = source.attr("nodes").cast<std::vector<uint32_t>>();
@@ -213,10 +228,11 @@ Boundary make_boundary(const py::handle& source) {
   boundary.inputs = source.attr("inputs").cast<std::vector<Index>>();
   boundary.dying = source.attr("dying").cast<std::vector<Index>>();
   boundary.outputs = source.attr("outputs").cast<std::vector<Index>>();
-  for (const py::handle metadata : source.attr("metadata")) {
-    const auto text = metadata.cast<std::string>();
+  for (const py::handle entry : source.attr("metadata")) {
+    const auto [text, terms] = entry.cast<std::pair<std::string, py::sequence>>();
     const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
     boundary.metadata.emplace_back(bytes, bytes + text.size());
+    boundary.numbers.push_back(make_terms(terms));
   }
   boundary.snapshot.done = source.attr("done").cast<std::vector<uint32_t>>();
   boundary.snapshot.not_ready = make_waiting(source.attr("not_ready"));
@@ -230,6 +246,7 @@ Boundary make_boundary(const py::handle& source) {
 std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
   auto recording = std::make_shared<Recording>();
   recording->key = Bytes(walk.key.data(), walk.key.data() + walk.key.size());
+  recording->numbers = walk.numbers;
   recording->order = walk.order();
   recording->ties = walk.ties(recording->order);
   recording->is_live = layout.is_none();
@@ -246,6 +263,8 @@ std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& la
     recording->boundaries.push_back(make_boundary(boundary));
   }
   recording->results = layout.attr("results").cast<std::vector<Index>>();
+  recording->terms = make_terms(layout.attr("terms"));
+  recording->symbols = layout.attr("symbols").cast<std::vector<size_t>>();
   return recording;
 }
 
@@ -253,10 +272,10 @@ std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& la
 struct Recordings {
   explicit Recordings(size_t limit) : limit(limit) {}
 
-  std::shared_ptr<Recording> find(const Walk& walk) {
+  std::shared_ptr<Recording> find(const Walk& walk, bool is_proven) {
     const std::lock_guard<std::mutex> lock(mutex);
     for (auto it = known.begin(); it != known.end(); ++it) {
-      if (fits(walk, **it)) {
+      if (fits(walk, **it, is_proven)) {
         known.splice(known.begin(), known, it);
         return known.front();
       }
@@ -272,15 +291,53 @@ struct Recordings {
     }
   }
 
+  void prove(const std::shared_ptr<Recording>& recording, Numbers values) {
+    constexpr size_t max_proven = 4096;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (recording->proven.size() >= max_proven) {
+      recording->proven.clear();
+    }
+    recording->proven.insert(std::move(values));
+  }
+
   size_t limit;
   std::mutex mutex;
   std::list<std::shared_ptr<Recording>> known;
 };
 
-py::bytes metadata_of(const py::handle& value) {
+// What a boundary's result must look like: (bytes, sizes and strides).
+py::tuple metadata_of(const py::handle& value) {
   Bytes metadata;
-  append_metadata(metadata, value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
-  return py::bytes(reinterpret_cast<const char*>(metadata.data()), metadata.size());
+  Numbers numbers;
+  append_metadata(metadata, numbers, value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(metadata.data()), metadata.size()), numbers);
+}
+
+variable_list to_tensors(const py::handle& all) {
+  variable_list tensors;
+  for (const py::handle value : all) {
+    tensors.push_back(value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
+  }
+  return tensors;
+}
+
+// Runs the walked graph's formulas on stand-ins, telling `target`. The graph keeps what it saved.
+py::list trace(Walk& walk, const py::object& target, const py::list& tensors, const py::list& numbers, const py::dict& boundaries) {
+  StandIns stand_ins;
+  stand_ins.tensors = to_tensors(tensors);
+  for (const py::handle number : numbers) {
+    stand_ins.numbers.push_back(number.cast<c10::SymInt>());
+  }
+  for (const auto& [node, outputs] : boundaries) {
+    stand_ins.boundaries.emplace(node.cast<uint32_t>(), to_tensors(outputs));
+  }
+  PythonObserver observer(target);
+  variable_list results;
+  {
+    const py::gil_scoped_release no_gil;
+    results = inside_engine(walk, [&] { return LiveRun(walk, &observer, &stand_ins).run(); });
+  }
+  return to_python(results);
 }
 
 py::bytes to_bytes(const Bytes& bytes, size_t begin, size_t end) {
@@ -306,14 +363,18 @@ std::vector<int64_t> node_sizes(const Walk& walk, size_t node) {
       }
     }
   }
-  for (const auto& origin : walk.sizes) {
-    if (origin.node == node) {
-      int64_t value = 0;
-      std::memcpy(&value, walk.key.data() + origin.position, sizeof(value));
-      sizes.push_back(value);
-    }
-  }
+  const auto held = walk.numbers.begin() + static_cast<int64_t>(live.sizes);
+  sizes.insert(sizes.end(), held, held + static_cast<int64_t>(live.num_sizes));
   return sizes;
+}
+
+// Where, in the walk's numbers, the sizes stand that each result of a node must have: -1 for a result that nobody reads.
+std::vector<int64_t> target_numbers(const Walk& walk, size_t node) {
+  std::vector<int64_t> positions;
+  for (const auto& edge : walk.nodes.at(node).node->next_edges()) {
+    positions.push_back(edge.is_valid() ? static_cast<int64_t>(input_numbers(walk, edge)) : -1);
+  }
+  return positions;
 }
 
 // The kinds of hooks of each node that has any, in the order in which the engine calls them.
@@ -375,15 +436,10 @@ void bind_walk(py::module_& module) {
       .def("root_key", [](const Walk& walk) { return to_bytes(walk.key, 0, walk.nodes.at(0).begin); })
       .def("root_sizes", [](const Walk& walk) { return sizes_of(walk.request.grads); })
       .def("node_sizes", node_sizes)
-      .def_property_readonly("sizes", [](const Walk& walk) {
-        std::vector<std::pair<size_t, int64_t>> sizes;
-        for (const auto& origin : walk.sizes) {
-          int64_t value = 0;
-          std::memcpy(&value, walk.key.data() + origin.position, sizeof(value));
-          sizes.emplace_back(origin.node, value);
-        }
-        return sizes;
-      });
+      .def_readonly("numbers", &Walk::numbers)
+      .def_readonly("tensor_numbers", &Walk::tensor_numbers)
+      .def("target_numbers", target_numbers)
+      .def_property_readonly("order", &Walk::order);
 }
 
 } // namespace
@@ -396,14 +452,19 @@ void bind_engine(py::module_& module) {
         return make_recording(walk, layout, std::move(offsets));
       }))
       .def_readonly("is_live", &Recording::is_live)
+      .def_property_readonly("num_symbols", [](const Recording& recording) { return recording.symbols.size(); })
+      .def("symbol_values", [](const Recording& recording, const Walk& walk) { return symbol_values(walk, recording); })
       .def_property_readonly("num_boundaries", [](const Recording& recording) { return recording.boundaries.size(); });
   py::class_<Recordings>(module, "Recordings", "Recordings by key, the least used dropped.")
       .def(py::init<size_t>())
-      .def("find", &Recordings::find)
+      .def("find", &Recordings::find, py::arg("walk"), py::arg("is_proven") = true)
+      .def("prove", &Recordings::prove)
+      .def("drop", [](Recordings& recordings, const std::shared_ptr<Recording>& one) { recordings.known.remove(one); })
       .def("keep", &Recordings::keep)
       .def("clear", [](Recordings& recordings) { recordings.known.clear(); })
       .def("__len__", [](const Recordings& recordings) { return recordings.known.size(); });
   module.def("capture", torch::wrap_pybind_function(capture), "Run a walked graph live, telling an observer.");
+  module.def("trace", torch::wrap_pybind_function(trace), "Run a walked graph's formulas on stand-ins, telling an observer.");
   module.def("replay", torch::wrap_pybind_function(call_replay), "Run a recording: (results, whether it gave up).");
   module.def("metadata_of", metadata_of);
   module.def("is_wrapped_number", [](const py::handle& value) {

@@ -25,13 +25,14 @@ const void* storage_of(const at::Tensor& tensor) {
 }
 
 // at::isTensorSubclassLike says yes to every tensor while a mode records.
-bool is_subclass(const at::Tensor& tensor) {
-  return tensor.key_set().has_any(at::kFunctorchWrappedTensors) || tensor.key_set().has(c10::DispatchKey::Python);
+bool is_subclass(const at::Tensor& tensor, bool is_traced) {
+  return tensor.key_set().has_any(at::kFunctorchWrappedTensors) ||
+      (!is_traced && tensor.key_set().has(c10::DispatchKey::Python)); // a fake tensor stands for a plain one
 }
 
 // As can_accumulate_inplace in torch's input_buffer.cpp, but for who holds the tensor.
-bool is_plain_buffer(const at::Tensor& tensor) {
-  return !is_subclass(tensor) && !tensor._is_zerotensor() && !tensor.is_nested() && tensor.is_non_overlapping_and_dense() &&
+bool is_plain_buffer(const at::Tensor& tensor, bool is_traced) {
+  return !is_subclass(tensor, is_traced) && !tensor._is_zerotensor() && !tensor.is_nested() && tensor.is_non_overlapping_and_dense() &&
       tensor.has_storage();
 }
 
@@ -127,9 +128,11 @@ variable_list inside_engine(Walk& walk, const std::function<variable_list()>& fu
   return std::move(body->results);
 }
 
-LiveRun::LiveRun(Walk& walk, Observer* observer)
+LiveRun::LiveRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
     : walk_(walk),
       observer_(observer),
+      stand_ins_(stand_ins),
+      tensors_(stand_ins ? stand_ins->tensors : walk.tensors),
       dependencies_(walk.nodes.size()),
       not_ready_(walk.nodes.size()),
       results_(walk.request.is_partial && !walk.request.accumulates ? walk.request.outputs.size() : 0) {
@@ -147,7 +150,7 @@ variable_list LiveRun::run() {
     start();
     return loop();
   }
-  mark_external(walk_.tensors);
+  mark_external(tensors_);
   observer_->begin();
   try {
     start();
@@ -168,7 +171,15 @@ variable_list LiveRun::run() {
 void LiveRun::start() {
   const auto& roots = walk_.request.roots;
   auto grads = walk_.request.grads;
-  torch::autograd::validate_outputs(roots, grads, [](const std::string& message) { return message; });
+  const auto plain = [](const std::string& message) { return message; };
+  if (stand_ins_) {
+    for (auto& grad : grads) {
+      grad = stand_ins_->tensors.at(walk_.tensor_index(grad));
+    }
+    torch::autograd::validate_outputs(traced_metadata(roots), grads, plain);
+  } else {
+    torch::autograd::validate_outputs(roots, grads, plain);
+  }
   if (roots.size() == 1) {
     variable_list inputs(roots[0].function->num_inputs());
     inputs[roots[0].input_nr] = std::move(grads[0]);
@@ -239,6 +250,9 @@ variable_list LiveRun::call(uint32_t node, variable_list inputs) {
     }
     return outputs;
   }
+  if (stand_ins_) {
+    return trace(node, std::move(inputs));
+  }
   if (live.accumulate && !live.is_opaque) {
     accumulate_grad(node, std::move(inputs));
     return {};
@@ -306,7 +320,7 @@ void LiveRun::accumulate_grad(uint32_t node, variable_list inputs) {
     return;
   }
   at::Tensor& grad = variable.mutable_grad();
-  const bool is_as_walked = live.grad >= 0 ? grad.is_same(walk_.tensors[live.grad]) : !grad.defined();
+  const bool is_as_walked = live.grad >= 0 ? grad.is_same(tensors_[live.grad]) : !grad.defined();
   if (!is_as_walked || has_hooks(*live.node) || live_values_.count(new_grad.unsafeGetTensorImpl()) ||
       new_grad.layout() != at::kStrided) {
     call_live(node, std::move(inputs));
@@ -363,9 +377,9 @@ void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     return;
   }
   if (old.is_sparse() || old.is_sparse_csr()) {
-    const bool in_place = may_add_in_place(value, old) && is_plain_buffer(value);
+    const bool in_place = may_add_in_place(value, old) && is_plain_buffer(value, stand_ins_);
     old = in_place ? value.add_(old) : value + old;
-  } else if (may_add_in_place(old, value) && is_plain_buffer(old) && !is_subclass(value)) {
+  } else if (may_add_in_place(old, value) && is_plain_buffer(old, stand_ins_) && !is_subclass(value, stand_ins_)) {
     old.add_(value);
   } else {
     old = old + value;
@@ -383,7 +397,7 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
 }
 
 bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
-  for (const auto& input : walk_.tensors) {
+  for (const auto& input : tensors_) {
     if (input.is_same(tensor)) {
       return true;
     }

@@ -2,6 +2,7 @@
 //
 // Layout.     LiveRun     the engine's own algorithm over a Walk; tells an Observer of everything that a recording needs
 //             Recording   what a capture left: pieces (Programs) between boundaries (nodes that run live)
+//             StandIns    fake tensors and symbolic sizes that a LiveRun takes in place of the walked ones: a trace
 //             Replay      one run of a Recording over a new Walk with the same key
 //
 //             piece 0 -> boundary 0 -> piece 1 -> boundary 1 -> ... -> last piece
@@ -17,6 +18,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace gradc {
@@ -49,9 +52,17 @@ class Observer {
   virtual void accumulated(uint32_t node, const at::Tensor& grad) = 0;
 };
 
+// What a trace uses in place of what was walked: tensors in the order of Walk::tensors, numbers in that of Walk::numbers,
+// and what each node that cannot be traced returns.
+struct StandIns {
+  variable_list tensors;
+  std::vector<c10::SymInt> numbers;
+  std::unordered_map<uint32_t, variable_list> boundaries;
+};
+
 class LiveRun {
  public:
-  explicit LiveRun(Walk& walk, Observer* observer = nullptr);
+  explicit LiveRun(Walk& walk, Observer* observer = nullptr, const StandIns* stand_ins = nullptr);
   variable_list run();
   variable_list resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs);
 
@@ -70,6 +81,9 @@ class LiveRun {
   void evaluate(uint32_t node, variable_list inputs);
   variable_list call(uint32_t node, variable_list inputs);
   variable_list call_live(uint32_t node, variable_list inputs);
+  variable_list trace(uint32_t node, variable_list inputs);
+  void trace_accumulate_grad(uint32_t node, variable_list inputs);
+  std::vector<std::optional<torch::autograd::InputMetadata>> traced_metadata(const edge_list& edges) const;
   void accumulate_grad(uint32_t node, variable_list inputs);
   void send(uint32_t from, variable_list outputs);
   void receive(const Edge& edge, at::Tensor value);
@@ -82,6 +96,8 @@ class LiveRun {
 
   Walk& walk_;
   Observer* observer_;
+  const StandIns* stand_ins_;
+  const variable_list& tensors_; // the walked ones, or those that stand for them
   std::vector<int> dependencies_;
   std::vector<std::optional<variable_list>> not_ready_;
   std::vector<Task> ready_; // a heap
@@ -99,10 +115,27 @@ variable_list run_node(Node& node, variable_list inputs, bool keep_graph);
 // Runs `function` as the body of a backward pass of torch's engine: with a graph task, final callbacks and its errors.
 variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function);
 
+// Runs a generated node's own formula on stand-ins for what it saved: on fake tensors, with symbolic sizes.
+variable_list apply_to(Walk& walk, uint32_t node, const StandIns& stand_ins, const variable_list& inputs);
+
+// coefficient * the product of some symbols: what a recording says of a number.
+struct Term {
+  int64_t coefficient = 0;
+  std::vector<uint32_t> symbols;
+  int64_t at(const Numbers& values) const {
+    int64_t value = coefficient;
+    for (const auto symbol : symbols) {
+      value *= values[symbol];
+    }
+    return value;
+  }
+};
+
 struct Piece {
   std::shared_ptr<Plan> plan;
   std::function<std::vector<c10::IValue>(std::vector<c10::IValue>)> runner; // where there is no plan
   std::vector<Index> inputs;
+  std::vector<uint32_t> symbols; // whose values follow the inputs
   std::vector<Index> dying; // slots that nothing reads later
   std::vector<Index> outputs;
   std::vector<uint32_t> nodes;
@@ -116,11 +149,16 @@ struct Boundary {
   std::vector<Index> dying;
   std::vector<Index> outputs;
   std::vector<Bytes> metadata;
+  std::vector<std::vector<Term>> numbers;
   Snapshot<Index> snapshot;
 };
 
 struct Recording {
   Bytes key;
+  Numbers numbers;
+  std::vector<Term> terms; // what the numbers must be, where the recording has symbols; otherwise empty
+  std::vector<size_t> symbols; // where in the numbers each symbol's value stands
+  std::set<Numbers> proven; // the values of symbols for which the recording is known to hold
   std::vector<uint32_t> order;
   std::vector<bool> ties;
   std::vector<int64_t> offsets; // of the inputs, where a call depends on them; otherwise empty
@@ -132,7 +170,9 @@ struct Recording {
   bool is_live = false; // nothing could be recorded: run by torch's engine
 };
 
-bool fits(const Walk& walk, const Recording& recording);
+// Whether `recording` replays `walk`. `is_proven` false: it would, if the values of its symbols were proven.
+bool fits(const Walk& walk, const Recording& recording, bool is_proven = true);
+Numbers symbol_values(const Walk& walk, const Recording& recording);
 
 // Replays `recording` over `walk`. `gave_up` is set if LiveRun had to finish.
 variable_list replay(Walk& walk, const Recording& recording, bool& gave_up);

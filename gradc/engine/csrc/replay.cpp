@@ -8,9 +8,22 @@ namespace gradc {
 
 namespace {
 
+bool are_equal(const Numbers& numbers, const std::vector<Term>& terms, const Numbers& symbols) {
+  if (numbers.size() != terms.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != terms[i].at(symbols)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 class Replay {
  public:
-  Replay(Walk& walk, const Recording& recording) : walk_(walk), recording_(recording), values_(recording.num_slots) {
+  Replay(Walk& walk, const Recording& recording)
+      : walk_(walk), recording_(recording), values_(recording.num_slots), symbols_(symbol_values(walk, recording)) {
     if (!recording.boundaries.empty()) {
       for (const auto& tensor : walk.tensors) {
         versions_.push_back(version_of(tensor));
@@ -74,9 +87,12 @@ class Replay {
   void run_piece(const Piece& piece) {
     release(piece.nodes);
     std::vector<c10::IValue> inputs;
-    inputs.reserve(piece.inputs.size());
+    inputs.reserve(piece.inputs.size() + piece.symbols.size());
     for (const auto slot : piece.inputs) {
       inputs.emplace_back(values_[slot]);
+    }
+    for (const auto symbol : piece.symbols) {
+      inputs.emplace_back(symbols_[symbol]);
     }
     for (const auto slot : piece.dying) {
       values_[slot].reset();
@@ -110,14 +126,15 @@ class Replay {
     return outputs;
   }
 
-  static bool is_expected(const Boundary& boundary, const variable_list& outputs) {
+  bool is_expected(const Boundary& boundary, const variable_list& outputs) const {
     if (outputs.size() != boundary.metadata.size()) {
       return false;
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       Bytes metadata;
-      append_metadata(metadata, outputs[i]);
-      if (!(metadata == boundary.metadata[i])) {
+      Numbers numbers;
+      append_metadata(metadata, numbers, outputs[i]);
+      if (!(metadata == boundary.metadata[i]) || !are_equal(numbers, boundary.numbers[i], symbols_)) {
         return false;
       }
     }
@@ -180,15 +197,34 @@ class Replay {
   Walk& walk_;
   const Recording& recording_;
   variable_list values_;
+  const Numbers symbols_;
   std::vector<uint32_t> versions_;
   std::vector<const c10::TensorImpl*> grads_;
 };
 
 } // namespace
 
-bool fits(const Walk& walk, const Recording& recording) {
+Numbers symbol_values(const Walk& walk, const Recording& recording) {
+  Numbers values;
+  for (const auto position : recording.symbols) {
+    values.push_back(walk.numbers[position]);
+  }
+  return values;
+}
+
+bool fits(const Walk& walk, const Recording& recording, bool is_proven) {
   if (!(walk.key == recording.key) || !walk.has_order(recording.order, recording.ties)) {
     return false;
+  }
+  if (recording.symbols.empty()) {
+    if (walk.numbers != recording.numbers) {
+      return false;
+    }
+  } else {
+    const auto values = symbol_values(walk, recording);
+    if (!are_equal(walk.numbers, recording.terms, values) || (is_proven && !recording.proven.count(values))) {
+      return false;
+    }
   }
   for (size_t i = 0; i < recording.offsets.size(); ++i) {
     if (walk.tensors[i].storage_offset() != recording.offsets[i]) {

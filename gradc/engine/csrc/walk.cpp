@@ -37,11 +37,12 @@ constexpr c10::DispatchKeySet beyond_kernels({
     c10::DispatchKey::Functionalize,
 });
 
-// Generated nodes whose formulas take a slower way, with other bits, when a mode records: they run live.
+// Generated nodes that run live: their formulas take a slower way, with other bits, when a mode records; or (the last) what
+// their kernel returns has other strides than on fake tensors, so that no trace would serve other sizes.
 bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 13> prefixes = {
+  static const std::array<const char*, 14> prefixes = {
       "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm", "MaskedFillBackward1"};
+      "Norm", "MaskedFillBackward1", "MkldnnRnnLayer"};
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
 }
 
@@ -82,13 +83,87 @@ bool is_capturable(const Node& node, Kind kind) {
   return kind == Kind::generated;
 }
 
+// What some frequent nodes hold, read without compiled_args, which costs them more than their backward. The order is that
+// of compiled_args. False: something was saved through hooks, and nothing has been added.
+using Visitor = bool (*)(Walk&, LiveNode&);
+
+void add_sizes(Walk& walk, LiveNode& live, const std::vector<c10::SymInt>& sizes) {
+  for (const auto& size : sizes) {
+    walk.numbers.push_back(size.guard_int(__FILE__, __LINE__));
+  }
+  live.num_sizes += sizes.size();
+  append(walk.key, sizes.size());
+}
+
+void add_scalar(Walk& walk, const at::Scalar& scalar) {
+  append(walk.key, scalar.type());
+  if (scalar.isFloatingPoint()) {
+    append(walk.key, scalar.toDouble());
+  } else if (scalar.isComplex()) {
+    append(walk.key, scalar.toComplexDouble());
+  } else {
+    append(walk.key, scalar.toLong());
+  }
+}
+
+bool visit_nothing(Walk& /*walk*/, LiveNode& /*live*/) {
+  return true;
+}
+
+template <typename T>
+bool visit_result(Walk& walk, LiveNode& live) {
+  const auto& node = static_cast<const T&>(*live.node);
+  if (node.result_.has_hooks()) {
+    return false;
+  }
+  walk.add_tensor(node.result_.unpack(live.node));
+  return true;
+}
+
+bool visit_addmm(Walk& walk, LiveNode& live) {
+  const auto& node = static_cast<const torch::autograd::generated::AddmmBackward0&>(*live.node);
+  if (node.mat1_.has_hooks() || node.mat2_.has_hooks()) {
+    return false;
+  }
+  live.sizes = walk.numbers.size();
+  add_scalar(walk, node.alpha);
+  add_scalar(walk, node.beta);
+  walk.add_tensor(node.mat1_.unpack());
+  append(walk.key, node.mat1_layout);
+  add_sizes(walk, live, node.mat1_sym_sizes);
+  add_sizes(walk, live, node.mat1_sym_strides);
+  walk.add_tensor(node.mat2_.unpack());
+  append(walk.key, node.mat2_layout);
+  add_sizes(walk, live, node.mat2_sym_sizes);
+  add_sizes(walk, live, node.mat2_sym_strides);
+  return true;
+}
+
+Visitor visitor_of(const Node& node) {
+  using namespace torch::autograd::generated;
+  const auto& type = typeid(node);
+  if (type == typeid(AddmmBackward0)) {
+    return visit_addmm;
+  }
+  if (type == typeid(TBackward0)) {
+    return visit_nothing;
+  }
+  if (type == typeid(TanhBackward0)) {
+    return visit_result<TanhBackward0>;
+  }
+  if (type == typeid(ReluBackward0)) {
+    return visit_result<ReluBackward0>;
+  }
+  return type == typeid(SigmoidBackward0) ? visit_result<SigmoidBackward0> : nullptr;
+}
+
 uint64_t packed(std::array<int8_t, 8> parts) {
   uint64_t word = 0;
   std::memcpy(&word, parts.data(), sizeof(word));
   return word;
 }
 
-void append_input_metadata(Bytes& key, const Node& node) {
+void append_input_metadata(Bytes& key, Numbers& numbers, const Node& node) {
   append(key, node.num_inputs());
   for (uint32_t i = 0; i < node.num_inputs(); ++i) {
     const auto& metadata = node.input_metadata(i);
@@ -109,7 +184,7 @@ void append_input_metadata(Bytes& key, const Node& node) {
       if (size.is_symbolic()) {
         throw Unsupported("symbolic sizes");
       }
-      append(key, size.as_int_unchecked());
+      numbers.push_back(size.as_int_unchecked());
     }
   }
 }
@@ -121,7 +196,16 @@ bool has_hooks(Node& node) {
       !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-void append_metadata(Bytes& key, const at::Tensor& tensor) {
+size_t input_numbers(const Walk& walk, const Edge& edge) {
+  size_t position = walk.nodes[walk.index_of(edge.function.get())].input_numbers;
+  for (uint32_t i = 0; i < edge.input_nr; ++i) {
+    const auto& metadata = edge.function->input_metadata(i);
+    position += metadata.was_default_constructed() ? 0 : metadata.shape_as_dim_vector().size();
+  }
+  return position;
+}
+
+void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor) {
   append(key, tensor.defined());
   if (!tensor.defined()) {
     return;
@@ -133,75 +217,108 @@ void append_metadata(Bytes& key, const at::Tensor& tensor) {
   append(key, packed({static_cast<int8_t>(tensor.scalar_type()), static_cast<int8_t>(device.type()), device.index(),
       static_cast<int8_t>(tensor.layout()), static_cast<int8_t>(bits), static_cast<int8_t>(tensor.dim())}));
   const auto sizes = tensor.sizes();
-  key.add(sizes.data(), sizes.size() * sizeof(int64_t));
+  numbers.insert(numbers.end(), sizes.begin(), sizes.end());
   if (tensor.layout() == at::kStrided) {
     const auto strides = tensor.strides();
-    key.add(strides.data(), strides.size() * sizeof(int64_t));
+    numbers.insert(numbers.end(), strides.begin(), strides.end());
   }
 }
 
 Walk::Walk(Request asked) : request(std::move(asked)) {
   key.reserve(1 << 15);
+  numbers.reserve(1 << 12);
+  tensors.reserve(256);
   number_nodes();
   if (request.is_partial) {
     find_needed();
   }
   add_ambient();
   add_roots();
-  AutogradCompilerCall compiler(SizeInput::STATIC);
   for (const auto& grad : request.grads) {
-    append(key, compiler.tensor_args.add(grad).id);
+    add_tensor(grad);
   }
-  num_grads = compiler.tensor_args.inputs.size();
+  num_grads = tensors.size();
+  AutogradCompilerCall compiler(SizeInput::STATIC);
   for (size_t i = 0; i < nodes.size(); ++i) {
     auto& live = nodes[i];
     live.begin = key.size();
     add_node(live);
+    live.first_tensor = tensors.size();
     if (!live.is_opaque && live.is_needed) {
+      const auto visitor = visitor_of(*live.node);
       if (live.accumulate) {
-        const auto& variable = live.accumulate->variable;
-        append(key, compiler.tensor_args.add(variable).id);
-        const auto& grad = std::as_const(variable).grad();
-        append(key, grad.defined());
-        if (grad.defined()) {
-          live.grad = static_cast<int32_t>(compiler.tensor_args.add(grad).index());
-          append(key, live.grad);
-        }
-      } else {
-        NodeCall call(static_cast<uint32_t>(i), live.node);
-        CompiledNodeArgs arguments(compiler, call);
-        const size_t num_sizes = compiler.all_size_inputs.size();
-        const size_t num_tensors = compiler.tensor_args.inputs.size();
-        const size_t num_lifted = compiler.lifted_ivalue_args.args.size();
-        live.node->compiled_args(arguments);
-        if (!compiler.sv_to_hooks.empty() || compiler.lifted_ivalue_args.args.size() != num_lifted) {
-          live.is_opaque = true; // what it saved is unpacked by the user's hooks, when it runs
-          compiler.sv_to_hooks.clear();
-          append(key, true);
-        } else {
-          const auto part = arguments.key();
-          append(key, part.key_size);
-          key.add(part.key, part.key_size);
-          for (size_t number = num_sizes; number < compiler.all_size_inputs.size(); ++number) {
-            sizes.push_back({key.size(), i});
-            append(key, compiler.all_size_inputs[number].value);
-          }
-          add_numbers(i, compiler.tensor_args.inputs, num_tensors);
-        }
+        add_leaf(live);
+      } else if (!visitor || !visitor(*this, live)) {
+        add_state(i, compiler);
       }
     }
+    live.last_tensor = tensors.size();
     live.end = key.size();
   }
-  tensors = std::move(compiler.tensor_args.inputs);
   add_tensors();
+}
+
+int32_t Walk::add_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    append(key, -1);
+    return -1;
+  }
+  const auto [index, is_new] = tensor_index_.insert(tensor.unsafeGetTensorImpl(), static_cast<int32_t>(tensors.size()));
+  if (is_new) {
+    tensors.push_back(tensor);
+  }
+  append(key, index);
+  return index;
+}
+
+int32_t Walk::tensor_index(const at::Tensor& tensor) const {
+  return tensor_index_.find(tensor.unsafeGetTensorImpl());
+}
+
+void Walk::add_leaf(LiveNode& live) {
+  const auto& variable = live.accumulate->variable;
+  add_tensor(variable);
+  live.grad = add_tensor(std::as_const(variable).grad());
+}
+
+// The state of any generated node, as its own compiled_args tells it.
+void Walk::add_state(size_t node, AutogradCompilerCall& compiler) {
+  auto& live = nodes[node];
+  NodeCall call(static_cast<uint32_t>(node), live.node);
+  CompiledNodeArgs arguments(compiler, call);
+  const auto& held = compiler.tensor_args.inputs;
+  const size_t num_sizes = compiler.all_size_inputs.size();
+  const size_t num_tensors = held.size();
+  const size_t num_lifted = compiler.lifted_ivalue_args.args.size();
+  live.node->compiled_args(arguments);
+  if (!compiler.sv_to_hooks.empty() || compiler.lifted_ivalue_args.args.size() != num_lifted) {
+    live.is_opaque = true; // what it saved is unpacked by the user's hooks, when it runs
+    compiler.sv_to_hooks.clear();
+    append(key, true);
+    return;
+  }
+  const auto part = arguments.key();
+  append(key, part.key_size);
+  key.add(part.key, part.key_size);
+  live.sizes = numbers.size();
+  live.num_sizes = compiler.all_size_inputs.size() - num_sizes;
+  for (size_t number = num_sizes; number < compiler.all_size_inputs.size(); ++number) {
+    numbers.push_back(compiler.all_size_inputs[number].value);
+  }
+  append(key, live.num_sizes);
+  std::vector<int32_t> found;
+  for (size_t number = num_tensors; number < held.size(); ++number) {
+    found.push_back(add_tensor(held[number]));
+  }
+  add_numbers(node, found);
 }
 
 // Numbers that a node saved as tensors reach a recording mode as plain numbers. Those of products and quotients are known
 // again, and stay inputs; any other is part of the key.
-void Walk::add_numbers(size_t node, const variable_list& found, size_t first) {
+void Walk::add_numbers(size_t node, const std::vector<int32_t>& found) {
   std::vector<size_t> numbers;
-  for (size_t i = first; i < found.size(); ++i) {
-    if (found[i].unsafeGetTensorImpl()->is_wrapped_number()) {
+  for (const auto i : found) {
+    if (tensors[i].unsafeGetTensorImpl()->is_wrapped_number()) {
       numbers.push_back(i);
     }
   }
@@ -211,14 +328,14 @@ void Walk::add_numbers(size_t node, const variable_list& found, size_t first) {
   const Node& live = *nodes[node].node;
   const bool is_known = typeid(live) == typeid(torch::autograd::generated::MulBackward0) ||
       typeid(live) == typeid(torch::autograd::generated::DivBackward0);
-  const bool is_input = numbers.size() == 1 && is_known && !found[numbers[0]].is_complex();
+  const bool is_input = numbers.size() == 1 && is_known && !tensors[numbers[0]].is_complex();
   append(key, is_input);
   if (is_input) {
     number_inputs.emplace_back(node, numbers[0]);
     return;
   }
   for (const auto i : numbers) {
-    key.add(found[i].const_data_ptr(), found[i].element_size());
+    key.add(tensors[i].const_data_ptr(), tensors[i].element_size());
   }
 }
 
@@ -322,7 +439,8 @@ void Walk::add_node(LiveNode& live) {
   }
   append(key, &typeid(node)); // one address for each type in a process
   append(key, live.is_needed);
-  append_input_metadata(key, node);
+  live.input_numbers = numbers.size();
+  append_input_metadata(key, numbers, node);
   append(key, node.num_outputs());
   for (const auto& edge : node.next_edges()) {
     append(key, targets_[next_target_++]);
@@ -355,13 +473,14 @@ void Walk::add_tensors() {
     if (!tensor.device().is_cpu()) {
       throw Unsupported("device other than the CPU");
     }
-    append_metadata(key, tensor);
+    tensor_numbers.push_back(numbers.size());
+    append_metadata(key, numbers, tensor);
     const auto [first, is_new] = storages.insert(tensor.storage().unsafeGetStorageImpl(), static_cast<int32_t>(i));
     append(key, first);
     if (is_new) {
       continue;
     }
-    append(key, tensor.storage_offset() - tensors[first].storage_offset());
+    numbers.push_back(tensor.storage_offset() - tensors[first].storage_offset());
     if (is_grad[i] != is_grad[first]) {
       throw Unsupported("gradient that shares memory with a saved tensor");
     }

@@ -3,7 +3,9 @@
 // Layout.     Request: what the caller asked of the engine          Walk: what was found
 //             roots, grads, outputs, flags                          nodes   breadth-first from the roots, numbered from 1
 //                                                                   tensors what capturable nodes read: inputs of a Program
-//                                                                   key     bytes: equal keys (and orders) mean equal runs
+//                                                                   key     bytes; numbers: sizes, strides and the like
+//
+// Equality.   Equal keys, numbers and orders mean equal runs. A recording with symbols takes other numbers too (live.h).
 //
 // Capturable. A node that torch generated, without hooks, whose saved tensors have no unpack hooks. Its constants are in the
 //             key through its own `compiled_args`. Every other node is opaque: it runs live, with its own hooks, also on a
@@ -13,6 +15,7 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -132,7 +135,9 @@ struct Request {
 };
 
 // One live node. `begin` and `end` delimit its part of the key. `grad` is the position in `tensors` of a leaf's existing
-// gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`.
+// gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`. `input_numbers`: where
+// the sizes that each input must have begin in Walk::numbers. `sizes` and `num_sizes`: those held for the node's formula.
+// `first_tensor` and `last_tensor`: what the node held that no node before it did, in Walk::tensors.
 struct LiveNode {
   c10::intrusive_ptr<Node> node;
   torch::autograd::AccumulateGrad* accumulate = nullptr;
@@ -141,17 +146,18 @@ struct LiveNode {
   size_t begin = 0;
   size_t end = 0;
   int32_t grad = -1;
+  size_t input_numbers = 0;
+  size_t sizes = 0;
+  size_t num_sizes = 0;
+  size_t first_tensor = 0;
+  size_t last_tensor = 0;
   std::vector<std::pair<uint32_t, size_t>> captures;
   bool is_run() const {
     return is_needed || !captures.empty();
   }
 };
 
-// Where a part of the key comes from, for reasons: a size that a node holds.
-struct SizeOrigin {
-  size_t position;
-  size_t node;
-};
+using Numbers = std::vector<int64_t>;
 
 // Thrown for what only torch's engine can do; the message is the reason.
 struct Unsupported : std::runtime_error {
@@ -168,12 +174,16 @@ class Walk {
   bool has_order(const std::vector<uint32_t>& order, const std::vector<bool>& ties) const;
   std::vector<bool> ties(const std::vector<uint32_t>& order) const;
   int32_t index_of(const Node* node) const;
+  int32_t tensor_index(const at::Tensor& tensor) const; // -1: not walked
+  // Notes that the present node holds `tensor`; returns its number in `tensors`.
+  int32_t add_tensor(const at::Tensor& tensor);
 
   Request request;
   std::vector<LiveNode> nodes;
   variable_list tensors;
   Bytes key;
-  std::vector<SizeOrigin> sizes;
+  Numbers numbers;
+  std::vector<size_t> tensor_numbers; // where the sizes of each tensor begin in numbers; its strides follow
   std::vector<std::pair<size_t, size_t>> number_inputs; // (node, position in tensors) of a number that is an input
   size_t num_grads = 0; // the first tensors are the distinct gradients given
 
@@ -183,18 +193,24 @@ class Walk {
   void add_ambient();
   void add_roots();
   void add_node(LiveNode& live);
-  void add_numbers(size_t node, const variable_list& found, size_t first);
+  void add_leaf(LiveNode& live);
+  void add_state(size_t node, torch::dynamo::autograd::AutogradCompilerCall& compiler);
+  void add_numbers(size_t node, const std::vector<int32_t>& found);
   void add_tensors();
 
   PointerMap index_;
+  PointerMap tensor_index_;
   std::vector<int32_t> targets_; // the node that each edge leads to, in the order of nodes and edges; -1: none
   size_t next_target_ = 0;
 };
 
 bool has_hooks(Node& node);
 
-// Appends what a kernel can know of a tensor but its data: sizes, strides, dtype, device, layout and lazy bits.
-void append_metadata(Bytes& key, const at::Tensor& tensor);
+// Where the sizes that the edge's input must have begin in Walk::numbers.
+size_t input_numbers(const Walk& walk, const Edge& edge);
+
+// Appends what a kernel can know of a tensor but its data: dtype, device, layout and lazy bits; sizes and strides.
+void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor);
 
 template <typename T>
 void append(Bytes& key, T value) {

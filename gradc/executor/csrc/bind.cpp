@@ -104,6 +104,7 @@ class Builder {
       const auto [slot, base, offset, is_same] = entry.cast<std::tuple<Index, Index, int64_t, bool>>();
       step.views.push_back({slot, base, offset, is_same});
     }
+    step.kept = given.attr("kept").cast<std::vector<Index>>();
     step.reuse = given.attr("reuse").is_none() ? -1 : given.attr("reuse").cast<Index>();
     choose_kernel(step);
     return step;
@@ -137,7 +138,7 @@ class Builder {
     if (step.autocast.empty()) {
       const std::string name = c10::toString(step.op.operator_name());
       step.kernel = find_kernel(name);
-      step.exact = find_exact_kernel(step, name);
+      step.exact = find_exact_kernel(*plan_, step, name);
     }
   }
 
@@ -284,7 +285,7 @@ size_t count_typed(const Plan& plan) {
 } // namespace
 
 void bind_executor(py::module_& module) {
-  module.def("out_variants", [] { return py::frozenset(py::cast(ops_that_reuse())); }, "Ops that can write into memory given to them.");
+  module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& layout) { return Builder(layout).build(); }))
       .def("__call__", torch::wrap_pybind_function(call))

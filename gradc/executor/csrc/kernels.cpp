@@ -1,6 +1,10 @@
 #include "kernels.h"
 
 #include "arguments.h"
+#include "dense.h"
+#include "memory.h"
+#include "product.h"
+#include "sums.h"
 
 #include <ATen/Operators.h>
 
@@ -44,40 +48,18 @@ void call(const Step& step, Frame& frame) {
   call_with<Op>(signature, indices(signature), step, frame);
 }
 
-// The memory of step.reuse as a tensor laid out like the step's result; undefined if somebody else holds that memory, too.
-at::Tensor take_memory(const Step& step, Frame& frame) {
-  const Meta& meta = *frame.plan.metas[step.outs[0]];
-  const c10::IValue held = std::exchange(frame.slots[step.reuse], {});
-  if (!held.isTensor()) {
-    return {};
-  }
-  at::Tensor tensor = held.toTensor();
-  auto* impl = tensor.unsafeGetTensorImpl();
-  const size_t needed = c10::multiply_integers(meta.sizes) * c10::elementSize(meta.dtype);
-  constexpr size_t ours = 2;  // `held` and `tensor`
-  if (tensor.use_count() != ours || !is_plain(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
-      tensor.storage().nbytes() != needed || impl->pyobj_slot()->load_pyobj()) {
-    return {};
-  }
-  impl->set_sizes_and_strides(meta.sizes, meta.strides, 0);
-  return tensor;
-}
-
-template <class Op, class Out, class Result, class... Parameters, size_t... I>
+template <class Out, class Result, class... Parameters, size_t... I>
 void call_into(Result (*)(Parameters...), std::index_sequence<I...>, const Step& step, Frame& frame) {
-  at::Tensor memory = take_memory(step, frame);
-  if (!memory.defined()) {
-    return call<Op>(step, frame);
-  }
+  at::Tensor memory = result_memory(step, frame);
   std::tuple<Argument<Parameters>...> arguments{Argument<Parameters>(frame, step.operands[I])...};
   Out::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), std::get<I>(arguments).get()..., memory);
   put(step, frame, 0, std::move(memory));
 }
 
 template <class Op, class Out>
-void call_reusing(const Step& step, Frame& frame) {
+void call_out(const Step& step, Frame& frame) {
   constexpr typename Op::ptr_schema signature = nullptr;
-  call_into<Op, Out>(signature, indices(signature), step, frame);
+  call_into<Out>(signature, indices(signature), step, frame);
 }
 
 void make_views(const Step& step, Frame& frame) {
@@ -115,8 +97,8 @@ struct Pair {
 };
 
 template <class... Pairs>
-Table reusing_table_of() {
-  return {{full_name<typename Pairs::Op>(), &call_reusing<typename Pairs::Op, typename Pairs::Out>}...};
+Table out_table_of() {
+  return {{full_name<typename Pairs::Op>(), &call_out<typename Pairs::Op, typename Pairs::Out>}...};
 }
 
 Table make_table() {
@@ -148,9 +130,9 @@ Table make_table() {
 }
 
 // Only ops whose out= variant has a CPU kernel of its own: many others compute a result and copy it.
-Table make_reusing_table() {
+Table make_out_table() {
   namespace ops = at::_ops;
-  return reusing_table_of<
+  return out_table_of<
       Pair<ops::mm, ops::mm_out>, Pair<ops::addmm, ops::addmm_out>, Pair<ops::bmm, ops::bmm_out>,
       Pair<ops::baddbmm, ops::baddbmm_out>, Pair<ops::add_Tensor, ops::add_out>, Pair<ops::sub_Tensor, ops::sub_out>,
       Pair<ops::mul_Tensor, ops::mul_out>, Pair<ops::div_Tensor, ops::div_out>, Pair<ops::neg, ops::neg_out>,
@@ -167,14 +149,23 @@ Table make_reusing_table() {
       Pair<ops::_log_softmax_backward_data, ops::_log_softmax_backward_data_out>, Pair<ops::cat, ops::cat_out>>();
 }
 
-const Table& reusing_table() {
-  static const Table table = make_reusing_table();
+const Table& out_table() {
+  static const Table table = make_out_table();
   return table;
 }
 
 Kernel look_up(const Table& table, const std::string& op) {
   const auto found = table.find(op);
   return found == table.end() ? nullptr : found->second;
+}
+
+// True if the result's memory is at hand, or cheap to get.
+bool pays_out_variant(const Plan& plan, const Step& step) {
+  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]] || !is_dense(*plan.metas[step.outs[0]])) {
+    return false;
+  }
+  const size_t size = num_bytes(*plan.metas[step.outs[0]]);
+  return size > 0 && (step.reuse >= 0 || size <= small_bytes);
 }
 
 } // namespace
@@ -184,16 +175,25 @@ Kernel find_kernel(const std::string& op) {
   return look_up(table, op);
 }
 
-Kernel find_exact_kernel(const Step& step, const std::string& op) {
+Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (!step.views.empty()) {
     return &make_views;
   }
-  return step.reuse >= 0 ? look_up(reusing_table(), op) : nullptr;
+  if (const Kernel product = find_product_kernel(plan, step, op)) {
+    return product;
+  }
+  if (const Kernel dense = find_dense_kernel(plan, step, op)) {
+    return dense;
+  }
+  if (const Kernel sum = find_sum_kernel(plan, step, op)) {
+    return sum;
+  }
+  return pays_out_variant(plan, step) ? look_up(out_table(), op) : nullptr;
 }
 
-std::vector<std::string> ops_that_reuse() {
+std::vector<std::string> ops_with_out() {
   std::vector<std::string> names;
-  for (const auto& [name, kernel] : reusing_table()) {
+  for (const auto& [name, kernel] : out_table()) {
     names.push_back(name.substr(0, name.find('.')));
   }
   return names;

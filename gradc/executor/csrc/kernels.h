@@ -3,8 +3,9 @@
 // A typed call is made only for plain CPU tensors (run.cpp checks that each time), so it reaches the very kernel that the
 // dispatcher would. What is in the tables is a choice of speed, never of meaning.
 //
-// Exact calls, while the frame is exact: views are made from their known strides, and out= variants write into the memory of
-// a value that is dead. They leave the same sizes, strides and bits as the functional call.
+// Exact calls, while the frame is exact: views are made from their known strides, small products and pointwise ops go straight
+// to memory (product.h, dense.h), and out= variants write into memory of a value that is dead, or of our own (memory.h). They
+// leave the same sizes, strides and bits as the functional call.
 #pragma once
 
 #include "plan.h"
@@ -17,10 +18,10 @@ namespace gradc {
 // The typed call of an op, such as "aten::add.Tensor"; null where there is none.
 Kernel find_kernel(const std::string& op);
 
-// The exact call of a step that makes views, or reuses memory; null where there is none.
-Kernel find_exact_kernel(const Step& step, const std::string& op);
+// The exact call of a step, which it may prepare the step for; null where there is none.
+Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op);
 
-// Names, without overload, of the ops with a call that reuses memory.
-std::vector<std::string> ops_that_reuse();
+// Names, without overload, of the ops that can write their result into memory given to them.
+std::vector<std::string> ops_with_out();
 
 } // namespace gradc

@@ -74,6 +74,13 @@ struct View {
   bool is_same = false;
 };
 
+// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c. `a` and `b` are slots.
+struct Product {
+  Index a = 0, b = 0;
+  bool transposes_a = false, transposes_b = false;
+  int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
+};
+
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
 // One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
@@ -90,6 +97,8 @@ struct Step {
   Kernel kernel = nullptr;
   Kernel exact = nullptr;
   std::vector<View> views;
+  Product product;
+  std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
 };
 
@@ -147,6 +156,7 @@ struct Frame {
   Binding bound;
   std::vector<c10::IValue> stack;
   bool is_exact = false;
+  bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
 // A strided CPU tensor with no lazy conjugation or negation: what a CPU kernel takes as it is.

@@ -1,5 +1,6 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
 #include "plan.h"
+#include "product.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -200,7 +201,14 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
   }
   frame.bound = bind(plan, frame);
   frame.is_exact = plan.is_static && match(plan.inputs, frame);
+  frame.has_full_precision = has_full_precision();
   for (const Index slot : plan.unread) {
+    frame.slots[slot] = {};
+  }
+}
+
+void clear(const std::vector<Index>& slots, Frame& frame) {
+  for (const Index slot : slots) {
     frame.slots[slot] = {};
   }
 }
@@ -217,8 +225,12 @@ std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) 
     for (const Step& step : plan.steps) {
       call(step, frame, unobserved);
       track_versions(step, frame);
-      for (const Index slot : step.deaths) {
-        frame.slots[slot] = {};
+      clear(step.deaths, frame);
+      if (!(unobserved && frame.is_exact)) {
+        clear(step.kept, frame);
+      }
+      if (step.reuse >= 0) {
+        frame.slots[step.reuse] = {};
       }
     }
   }

@@ -1,0 +1,155 @@
+#include "memory.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/alignment.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+namespace gradc {
+namespace {
+
+constexpr size_t alignment = c10::gAlignment;
+constexpr size_t num_classes = small_bytes / alignment + 1;
+constexpr size_t kept_bytes = 4 * 1024 * 1024;
+
+// One thread's free blocks, by size in units of the alignment. A block may be freed by another thread than made it.
+class Blocks {
+ public:
+  ~Blocks() {
+    is_gone() = true;
+    for (auto& blocks : free_) {
+      for (void* block : blocks) {
+        std::free(block);
+      }
+    }
+  }
+
+  static Blocks* of_this_thread() {
+    if (is_gone()) {
+      return nullptr;
+    }
+    thread_local Blocks blocks;
+    return &blocks;
+  }
+
+  void* take(size_t size_class) {
+    auto& blocks = free_[size_class];
+    if (blocks.empty()) {
+      return nullptr;
+    }
+    void* block = blocks.back();
+    blocks.pop_back();
+    held_ -= size_class * alignment;
+    return block;
+  }
+
+  bool give(void* block, size_t size_class) {
+    if (held_ + size_class * alignment > kept_bytes) {
+      return false;
+    }
+    free_[size_class].push_back(block);
+    held_ += size_class * alignment;
+    return true;
+  }
+
+ private:
+  static bool& is_gone() {
+    thread_local bool gone = false;
+    return gone;
+  }
+
+  std::vector<std::vector<void*>> free_{num_classes};
+  size_t held_ = 0;
+};
+
+// What stands before each block: its size class, in a unit of its own so that the block stays aligned.
+struct Header {
+  size_t size_class;
+};
+
+void free_block(void* header) {
+  c10::profiledCPUMemoryReporter().Delete(static_cast<char*>(header) + alignment);
+  Blocks* blocks = Blocks::of_this_thread();
+  if (!blocks || !blocks->give(header, static_cast<Header*>(header)->size_class)) {
+    std::free(header);
+  }
+}
+
+c10::DataPtr allocate(size_t size) {
+  const size_t size_class = (size + alignment - 1) / alignment;
+  Blocks* blocks = Blocks::of_this_thread();
+  void* header = blocks ? blocks->take(size_class) : nullptr;
+  if (!header) {
+    header = std::aligned_alloc(alignment, (size_class + 1) * alignment);
+    TORCH_CHECK_WITH(OutOfMemoryError, header, "gradc: out of memory: ", size, " bytes");
+    static_cast<Header*>(header)->size_class = size_class;
+  }
+  void* data = static_cast<char*>(header) + alignment;
+  c10::profiledCPUMemoryReporter().New(data, size);
+  return {data, header, &free_block, c10::Device(c10::DeviceType::CPU)};
+}
+
+at::Tensor make_memory(const Meta& meta) {
+  const size_t size = num_bytes(meta);
+  if (size > small_bytes) {
+    return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
+  }
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), size, allocate(size), c10::GetCPUAllocator(), /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(meta.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, 0);
+  return tensor;
+}
+
+// The memory of step.reuse; undefined if somebody else holds it, too.
+at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta) {
+  const c10::IValue held = std::exchange(frame.slots[step.reuse], {});
+  if (!held.isTensor()) {
+    return {};
+  }
+  at::Tensor tensor = held.toTensor();
+  auto* impl = tensor.unsafeGetTensorImpl();
+  constexpr size_t ours = 2; // `held` and `tensor`
+  if (tensor.use_count() != ours || !is_plain(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
+      tensor.storage().nbytes() != num_bytes(meta) || impl->pyobj_slot()->load_pyobj()) {
+    return {};
+  }
+  impl->set_sizes_and_strides(meta.sizes, meta.strides, 0);
+  return tensor;
+}
+
+} // namespace
+
+size_t num_bytes(const Meta& meta) {
+  return c10::multiply_integers(meta.sizes) * c10::elementSize(meta.dtype);
+}
+
+bool is_dense(const Meta& meta) {
+  std::vector<size_t> order(meta.sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return meta.strides[a] < meta.strides[b]; });
+  int64_t expected = 1;
+  for (const size_t dimension : order) {
+    if (meta.sizes[dimension] != 1 && meta.strides[dimension] != expected) {
+      return false;
+    }
+    expected *= meta.sizes[dimension];
+  }
+  return true;
+}
+
+at::Tensor result_memory(const Step& step, Frame& frame) {
+  const Meta& meta = *frame.plan.metas[step.outs[0]];
+  at::Tensor memory;
+  if (step.reuse >= 0) {
+    memory = take_memory(step, frame, meta);
+  }
+  return memory.defined() ? memory : make_memory(meta);
+}
+
+} // namespace gradc

@@ -1,0 +1,22 @@
+// Memory for small results: blocks that a thread frees are kept for the next call that wants one of that size.
+//
+// The tensors of a small model are a few kilobytes, made and freed by the hundred in each step; aligned allocation then
+// costs as much as the kernel. Large results go to torch's own allocator. torch's memory profiler sees both.
+#pragma once
+
+#include "plan.h"
+
+namespace gradc {
+
+inline constexpr size_t small_bytes = 64 * 1024;
+
+size_t num_bytes(const Meta& meta);
+
+// True for a layout that fills its memory: contiguous, up to an order of the dimensions.
+bool is_dense(const Meta& meta);
+
+// Where a step's one result goes, laid out as when captured and with nothing written to it: the memory of `step.reuse` if
+// nobody else holds that, else memory of its own. The layout must be dense.
+at::Tensor result_memory(const Step& step, Frame& frame);
+
+} // namespace gradc

@@ -1,0 +1,135 @@
+#include "sums.h"
+
+#include "memory.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <array>
+
+namespace gradc {
+namespace {
+
+constexpr int64_t max_elements = 32768; // beyond, ATen may use several threads, each with a cascade of its own
+constexpr int num_levels = 4;
+constexpr int64_t width = 16; // columns at a time
+
+// ATen takes as many columns at a time as fill four vector registers, and adds up what is left in another order.
+template <class T>
+constexpr int64_t whole_columns = 4 * 32 / sizeof(T);
+
+// Every `1 << power` rows the sums of a level move up one level.
+int level_power(int64_t rows) {
+  int log = 0;
+  while ((int64_t{1} << log) < rows) {
+    ++log;
+  }
+  return std::max(4, log / num_levels);
+}
+
+template <class T>
+using Levels = std::array<std::array<T, width>, num_levels>;
+
+template <class T>
+void add(std::array<T, width>& sums, const T* row) {
+  for (int64_t column = 0; column < width; ++column) {
+    sums[column] += row[column];
+  }
+}
+
+template <class T>
+void carry(Levels<T>& levels, int64_t done, int power) {
+  for (int level = 1; level < num_levels; ++level) {
+    add(levels[level], levels[level - 1].data());
+    levels[level - 1].fill(0);
+    if (done & (((int64_t{1} << power) - 1) << (level * power))) {
+      return;
+    }
+  }
+}
+
+template <class T>
+void sum_columns(T* out, const T* in, int64_t rows, int64_t stride, int power) {
+  Levels<T> levels{};
+  for (int64_t row = 0; row < rows; ++row) {
+    add(levels[0], in + row * stride);
+    if ((row + 1) % (int64_t{1} << power) == 0) {
+      carry(levels, row + 1, power);
+    }
+  }
+  for (int level = 1; level < num_levels; ++level) {
+    add(levels[0], levels[level].data());
+  }
+  std::copy_n(levels[0].begin(), width, out);
+}
+
+template <class T>
+void sum_rows(T* out, const T* in, int64_t rows, int64_t columns) {
+  const int power = level_power(rows);
+  for (int64_t column = 0; column < columns; column += width) {
+    sum_columns(out + column, in + column, rows, columns, power);
+  }
+}
+
+// Whether this machine's ATen sums as we do: it may have other vector registers.
+template <class T>
+bool sums_as_aten() {
+  static const bool is_same = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const int64_t columns = whole_columns<T>;
+    const auto in = at::arange(1, 37 * columns + 1, c10::CppTypeToScalarType<T>::value).reciprocal_().view({37, columns});
+    auto out = at::empty({columns}, in.options());
+    sum_rows(out.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), 37, columns);
+    return at::equal(out, in.sum(0));
+  }();
+  return is_same;
+}
+
+template <class T>
+void call_sum(const Step& step, Frame& frame) {
+  const auto slot = step.operands[0].index;
+  const auto& sizes = frame.plan.metas[slot]->sizes;
+  const T* in = static_cast<const T*>(frame.slots[slot].toTensor().const_data_ptr());
+  at::Tensor result = result_memory(step, frame);
+  sum_rows(static_cast<T*>(result.mutable_data_ptr()), in, sizes[0], sizes[1]);
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+template <class T>
+Kernel sum_of(int64_t columns) {
+  return columns % whole_columns<T> == 0 && sums_as_aten<T>() ? &call_sum<T> : nullptr;
+}
+
+bool is_over_rows(const Plan& plan, const Operand& dimensions) {
+  return dimensions.kind == Operand::Kind::constant && plan.constants[dimensions.index].ints == std::vector<int64_t>{0};
+}
+
+bool is_none(const Plan& plan, const Operand& operand) {
+  return operand.kind == Operand::Kind::constant && plan.constants[operand.index].boxed.isNone();
+}
+
+} // namespace
+
+Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op) {
+  if (op != "aten::sum.dim_IntList" || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
+      step.operands[0].kind != Operand::Kind::slot || !plan.metas[step.operands[0].index]) {
+    return nullptr;
+  }
+  const Meta& in = *plan.metas[step.operands[0].index];
+  const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && in.strides[1] == 1 &&
+      in.strides[0] == in.sizes[1] && in.sizes[0] * in.sizes[1] <= max_elements;
+  if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !is_none(plan, step.operands[3])) {
+    return nullptr;
+  }
+  switch (in.dtype) {
+    case c10::ScalarType::Float:
+      return sum_of<float>(in.sizes[1]);
+    case c10::ScalarType::Double:
+      return sum_of<double>(in.sizes[1]);
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace gradc

@@ -1,0 +1,16 @@
+// Sums of the columns of a small matrix: what the gradient of a bias is.
+//
+// ATen sums in a cascade, so that rounding errors grow slowly; each column's additions are done here in that same order
+// (tests/executor/test_direct.py compares the bits).
+#pragma once
+
+#include "plan.h"
+
+#include <string>
+
+namespace gradc {
+
+// The call of a step that sums columns; null if it does something else.
+Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op);
+
+} // namespace gradc

@@ -1,0 +1,114 @@
+"""Calls that go straight to memory (dense.h, product.h): ATen's bits, on every value and layout that they take."""
+
+import itertools
+
+import pytest
+import torch
+
+from gradc.executor import native
+from tests.executor.agree import bits, capture, check_agree
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 0.1]
+aten = torch.ops.aten
+BINARY = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "add_number": lambda a, b: (a + 0.3) * b,
+    "sub_number": lambda a, b: (a - 0.1) * b,
+    "mul_number": lambda a, b: a * 1.7 + b,
+    "div_number": lambda a, b: a / 3.1 - b,
+    "add_": lambda a, b: (a * 1.5).add_(b),
+    "mul_": lambda a, b: (a * 1.5).mul_(b),
+    "add_alpha": lambda a, b: torch.add(a, b, alpha=0.7),
+    "tanh_backward": lambda a, b: aten.tanh_backward(a, b),
+    "sigmoid_backward": lambda a, b: aten.sigmoid_backward(a, b),
+    "threshold_backward": lambda a, b: aten.threshold_backward(a, b, 0),
+    "threshold_backward_1": lambda a, b: aten.threshold_backward(a, b, 0.1),
+}
+
+
+def _values(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every pair of special values, and many random ones; an odd number, so that vector loops have a tail."""
+    pairs = torch.tensor(list(itertools.product(SPECIAL, SPECIAL)), dtype=dtype).T
+    random = torch.randn(2, 5003, dtype=dtype) * torch.logspace(-3, 3, 5003, dtype=dtype)
+    first, second = torch.cat([pairs, random], 1)
+    return first.contiguous(), second.contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_pointwise(name, dtype):
+    check_agree(BINARY[name], _values(dtype))
+    square = [value[:4900].reshape(70, 70).t() for value in _values(dtype)]
+    check_agree(BINARY[name], square)
+    check_agree(BINARY[name], [square[0], square[1].contiguous()])  # two layouts: left to ATen
+
+
+def test_in_place_overlap_is_refused_as_in_eager():
+    memory = torch.arange(9.0)
+
+    def shifted(x):
+        return x[:8].add_(x[1:])
+
+    program = capture(lambda a, b: a.add_(b), [torch.ones(8), torch.ones(8)])
+    run = native.lower(program)
+    with pytest.raises(RuntimeError, match="memory location"):
+        shifted(memory)
+    with pytest.raises(RuntimeError, match="memory location"):
+        run([memory[:8], memory[1:]])
+
+
+def _matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Tensor:
+    match layout:
+        case "rows":
+            return torch.randn(rows, columns, dtype=dtype)
+        case "columns":
+            return torch.randn(columns, rows, dtype=dtype).t()
+        case "wide rows":
+            return torch.randn(rows, columns + 3, dtype=dtype)[:, 1 : columns + 1]
+        case "wide columns":
+            return torch.randn(columns, rows + 3, dtype=dtype).t()[1 : rows + 1]
+        case _:
+            return torch.randn(rows, 2 * columns, dtype=dtype)[:, ::2]
+
+
+SIZES = [(8, 32, 32), (2, 2, 2), (3, 17, 5), (64, 8, 64), (16, 96, 256), (1, 4, 4), (4, 1, 4), (4, 4, 1), (33, 70, 19)]
+LAYOUTS = ["rows", "columns", "wide rows", "wide columns", "strided"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("first, second", itertools.product(LAYOUTS, LAYOUTS))
+def test_products(first, second, dtype):
+    for m, k, n in SIZES:
+        a, b = _matrix(m, k, first, dtype), _matrix(k, n, second, dtype)
+        for addend in (None, torch.randn(n, dtype=dtype), torch.randn(m, n, dtype=dtype), torch.randn(n, m, dtype=dtype).t()):
+            inputs = [a, b] if addend is None else [addend, a, b]
+            function = torch.mm if addend is None else torch.addmm
+            (got,) = native.lower(capture(function, inputs))(list(inputs))
+            expected = function(*inputs)
+            assert got.stride() == expected.stride()
+            assert bits(got).equal(bits(expected)), (m, k, n)
+
+
+def test_lower_precision_is_respected():
+    a, b = torch.randn(64, 64), torch.randn(64, 64)
+    run = native.lower(capture(torch.mm, [a, b]))
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert run([a, b])[0].equal(torch.mm(a, b))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert run([a, b])[0].equal(torch.mm(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_column_sums(dtype):
+    for rows, columns in [(2, 2), (8, 32), (15, 96), (16, 64), (17, 33), (64, 16), (257, 96), (1000, 32), (8, 1), (1, 32)]:
+        x = torch.randn(rows, columns, dtype=dtype) * torch.logspace(-2, 2, rows, dtype=dtype)[:, None]
+        check_agree(lambda x: x.sum(0, keepdim=True), [x])
+        check_agree(lambda x: x.sum(0), [x])
+        check_agree(lambda x: x.sum(1), [x])
+        check_agree(lambda x: x.t().sum(0), [x])
+        check_agree(lambda x: x.sum(0, dtype=torch.float64), [x])
