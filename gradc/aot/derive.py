@@ -8,7 +8,6 @@ tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
@@ -18,18 +17,26 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from gradc.aot.backward import Backward, BackwardKey, fake_tangent, run_nodes, saved_name, trace_backward
+from gradc.aot.backward import (
+    Backward,
+    BackwardKey,
+    fake_tangent,
+    refuse_other_formulas,
+    run_nodes,
+    saved_name,
+    trace_backward,
+)
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
 from gradc.errors import UnsupportedError
 from gradc.executor.native import is_plan
-from gradc.ir.passes import is_view_op
-from gradc.ir.program import AutocastState, Program, Ref, Sym, TensorMeta
+from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.text import symbolic
 from gradc.ir.verify import checked
 from gradc.report.record import count, fallback, log
 from gradc.state import Ambient, ambient, autocast_set_to, autocast_state, exotic_mode
+from gradc.torch_private import FAKE_TENSOR_ERRORS
 
 if TYPE_CHECKING:
     from gradc.aot.region import Region
@@ -71,7 +78,7 @@ class Backwards:
     def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
-        self._derivatives: dict[Any, Callable[..., Sequence[Any]]] = {}
+        self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
 
     def grads(
         self,
@@ -112,7 +119,7 @@ class Backwards:
         backward = compiled.backward
         if not is_plan(compiled.run):
             return None
-        return compiled.run, backward.saved, backward.released, backward.frees_hidden
+        return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views
 
     @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
@@ -152,7 +159,10 @@ class Backwards:
         values = [tangent for tangent in tangents if tangent is not None]
         values += [saved[position] for position in compiled.backward.saved]
         values += sizes.values.values()
-        return compiled.run(values)
+        grads = compiled.run(values)
+        for position in compiled.backward.views:
+            grads[position] = torch.ops.aten.alias.default(grads[position])
+        return grads
 
     def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
         metas = tuple(
@@ -181,24 +191,9 @@ class Backwards:
     def _trace(self, segment: Segment, key: BackwardKey) -> None:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
         checked(backward.program, "aot.backward")
-        self._refuse_odd_sums(segment, backward.program)
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
         count("aot", "backward_compiles")
         self._compiled[segment.number][key] = _Compiled(backward, self.settings.lower(backward.program))
-
-    def _refuse_odd_sums(self, segment: Segment, program: Program) -> None:
-        """Where the engine adds to a gradient in place, and not so in eager, the sum may have other strides.
-
-        It adds in place unless the gradient is a view; a plan's results are none. Strides differ only in dimensions of
-        size 1 that do not lie as in a fresh tensor.
-        """
-        num_arriving = collections.Counter((exit_.primal, exit_.entry) for each in self.segments for exit_ in each.exits)
-        views = {out for call in program.instructions if is_view_op(call.op) for out in call.outs}
-        for exit_, out in zip(segment.exits, program.outputs, strict=True):
-            if num_arriving[exit_.primal, exit_.entry] > 1 and isinstance(out, Ref) and out.slot in views:
-                meta = program.slots[out.slot].meta
-                if meta is not None and _is_odd(meta):
-                    raise UnsupportedError("gradient added up in a view with a dimension of size 1", self.name)
 
     def _refuse_other_layout(self, backward: Backward, segment: Segment, saved: Any, sizes: Sizes) -> None:
         for position in backward.saved:
@@ -208,11 +203,14 @@ class Backwards:
 
     def _run_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
         """Eager itself: the tape's nodes on the real tensors."""
-        if any(sizes.values[str(symbol)] != number.node.hint for symbol, number in self.tape.symints.items()):
-            raise UnsupportedError("backward of a size the tape was not made with", self.name)
+        self._refuse_other_sizes(sizes)
         by_index = dict(zip(segment.saved, saved, strict=True))
         with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
             return run_nodes(self.tape, segment, tangents, needed)
+
+    def _refuse_other_sizes(self, sizes: Sizes) -> None:
+        if any(sizes.values[str(symbol)] != number.node.hint for symbol, number in self.tape.symints.items()):
+            raise UnsupportedError("backward of a size the tape was not made with", self.name)
 
     # ---- grad mode on
 
@@ -220,17 +218,33 @@ class Backwards:
         key = self._key(segment, tangents, needed)
         given = [tangent for tangent in tangents if tangent is not None]
         flags = tuple(tangent.requires_grad for tangent in given)
-        region = self._derivatives.get((segment.number, key, flags))
+        place = segment.number, key, flags
+        if place not in self._derivatives:
+            try:
+                derivative = self._derivative(segment, key, flags)
+                self._derivatives[place] = derivative.guarded(derivative)
+            except (UnsupportedError, *FAKE_TENSOR_ERRORS) as error:
+                self._derivatives[place] = None
+                log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
+        region = self._derivatives[place]
         if region is None:
-            derivative = self._derivative(segment, key, flags)
-            region = self._derivatives[segment.number, key, flags] = derivative.guarded(derivative)
+            return self._differentiate_live(segment, sizes, saved, tangents, needed)
         return region(*given, *saved, *sizes.values.values())
+
+    def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
+        from gradc.aot.live import differentiate  # built on regions, as a derivative is
+
+        self._refuse_other_sizes(sizes)
+        fallback("derivative that cannot be traced", self.name)
+        edges = [self.tape.saved[index].edge for index in segment.saved]
+        return differentiate(self.tape, segment, edges, saved, tangents, needed, self._forced_autocast)
 
     def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
         tape = self.tape
+        refuse_other_formulas(tape, segment)
         saved = [tape.saved[index] for index in segment.saved]
         with tape.fake_mode:
             fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
@@ -304,20 +318,6 @@ def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
         return False
     layout = [sizes(number) for number in (*packed.shape, *packed.stride)]
     return layout == [*tensor.shape, *tensor.stride()] and not tensor.is_conj()
-
-
-def _is_odd(meta: TensorMeta) -> bool:
-    """True if a dimension of size 1 has another stride than in a fresh, contiguous tensor."""
-    usual = sympy.Integer(1)
-    for size, stride in zip(reversed(meta.shape), reversed(meta.stride), strict=True):
-        if size == 1 and _expr(stride) != usual:
-            return True
-        usual *= _expr(size)
-    return False
-
-
-def _expr(value: int | Sym) -> sympy.Expr:
-    return value.expr if isinstance(value, Sym) else sympy.Integer(value)
 
 
 def _meta(tensor: torch.Tensor) -> TensorMeta:

@@ -190,6 +190,10 @@ class Call:
             return self.primals[position]
         if self.region.tape.saved[index].edge is None:
             return self.values[position]
+        return self.live(position)
+
+    def live(self, position: int) -> torch.Tensor:
+        """A value as the output of its live node; the bare value, if it has none."""
         return self._live.get(position, self.values[position])
 
     def output(self, output: Output) -> Any:
@@ -200,7 +204,7 @@ class Call:
             case Returned(position):
                 return self.primals[position]
             case Value(position):
-                return self._live.get(position, self.values[position])
+                return self.live(position)
             case Derived():
                 if id(output) not in self._derived:
                     self._derived[id(output)] = self._derive(output)
