@@ -684,3 +684,43 @@ def view_of_an_intermediate_between_its_uses_step(compile, d):
 
 def test_view_of_an_intermediate_between_its_uses():
     check(view_of_an_intermediate_between_its_uses_step, leaf(16, 16), allow_fallback=True)
+
+
+def seed_11_program_31_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t4 = torch.log1p(a.abs())
+        t6 = t4.squeeze()
+        t4.mul_(b)
+        t7 = t6.sum(0)
+        return {"q": t7}
+
+    out = f(a, b)
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "q"), (b,), allow_unused=True))
+    attempt(events, lambda: loss_of(out, "q").backward(retain_graph=True))
+    return events
+
+
+def test_seed_11_program_31():
+    """A view whose base is modified gets its node late: after that of the op that uses the view."""
+    check(seed_11_program_31_step, constant(2, 2), leaf())
+
+
+def late_view_between_stages_step(compile, a, b):
+    @compile()
+    def f(a, b):
+        t = a.abs()
+        view = t.squeeze()
+        t.mul_(b)
+        return view.sum(0), t
+
+    out, t = f(a, b)
+    t.sin().sum().backward(retain_graph=True)
+    (out * 3).sum().backward()
+    return out, t
+
+
+def test_late_view_between_stages():
+    check(late_view_between_stages_step, constant(2, 1, 2), leaf(), allow_fallback=True)
