@@ -41,6 +41,8 @@ from gradc.torch_private import FAKE_TENSOR_ERRORS
 if TYPE_CHECKING:
     from gradc.aot.region import Region
 
+MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
+
 Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
 
@@ -61,6 +63,9 @@ class Sizes:
 
     values: dict[str, int]
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.values.items()))
+
     def __call__(self, value: Any) -> Any:
         """A number of the tape's in this call: itself, or what the expression comes to."""
         return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
@@ -75,8 +80,11 @@ class _Compiled:
 class Backwards:
     """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock."""
 
-    def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
-        self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
+    def __init__(
+        self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str, is_fine: bool = False
+    ) -> None:
+        self.tape, self.segments, self.settings, self.name, self.is_fine = tape, segments, settings, name, is_fine
+        self._of_sizes: dict[Sizes, Backwards] = {}
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
         self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
 
@@ -203,14 +211,32 @@ class Backwards:
 
     def _run_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
         """Eager itself: the tape's nodes on the real tensors."""
-        self._refuse_other_sizes(sizes)
-        by_index = dict(zip(segment.saved, saved, strict=True))
-        with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
-            return run_nodes(self.tape, segment, tangents, needed)
+        static = self._static(sizes)
+        same = static.segments[segment.number]
+        by_index = dict(zip(same.saved, saved, strict=True))
+        with static.tape.lock, static.tape.unpacking(lambda index: by_index.get(index, static.tape.saved[index].fake)):
+            return run_nodes(static.tape, same, tangents, needed)
 
-    def _refuse_other_sizes(self, sizes: Sizes) -> None:
-        if any(sizes.values[str(symbol)] != number.node.hint for symbol, number in self.tape.symints.items()):
-            raise UnsupportedError("backward of a size the tape was not made with", self.name)
+    def _static(self, sizes: Sizes) -> Backwards:
+        """These backwards over a tape with plain numbers for sizes: nodes that hold symbols cannot be run on real tensors."""
+        if not self.tape.symints:
+            return self
+        if self.tape.again is None:
+            raise UnsupportedError("backward of symbolic sizes that cannot be traced", self.name)
+        with self.tape.lock:
+            if sizes not in self._of_sizes:
+                if len(self._of_sizes) >= MAX_SIZES:
+                    self._of_sizes.clear()
+                self._of_sizes[sizes] = self._with_sizes(self.tape.again(sizes))
+            return self._of_sizes[sizes]
+
+    def _with_sizes(self, tape: Tape) -> Backwards:
+        from gradc.aot.region import Region  # as below
+
+        region = Region(tape, self.settings, self.name, is_fine=self.is_fine)
+        if [_outline(segment) for segment in region.segments] != [_outline(segment) for segment in self.segments]:
+            raise UnsupportedError("nodes that depend on sizes", self.name)
+        return region.backwards
 
     # ---- grad mode on
 
@@ -234,10 +260,11 @@ class Backwards:
     def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
         from gradc.aot.live import differentiate  # built on regions, as a derivative is
 
-        self._refuse_other_sizes(sizes)
         fallback("derivative that cannot be traced", self.name)
-        edges = [self.tape.saved[index].edge for index in segment.saved]
-        return differentiate(self.tape, segment, edges, saved, tangents, needed, self._forced_autocast)
+        static = self._static(sizes)
+        same = static.segments[segment.number]
+        edges = [static.tape.saved[index].edge for index in same.saved]
+        return differentiate(static.tape, same, edges, saved, tangents, needed, self._forced_autocast)
 
     def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
@@ -270,6 +297,12 @@ class Backwards:
                 edges=edges,
             )
             return Region(derivative, self.settings, f"derivative of {self.name}")
+
+
+def _outline(segment: Segment) -> tuple[Any, ...]:
+    """What two cuts of the same function have in common, whatever its sizes."""
+    exits = tuple((exit_.position, exit_.primal, exit_.entry) for exit_ in segment.exits)
+    return [node.name() for node in segment.nodes], len(segment.entries), segment.num_tangents, exits, len(segment.saved)
 
 
 def _nominal_tangent(node: Any, number: int) -> TensorMeta:

@@ -56,7 +56,7 @@ class Region:
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
         self._refuse_inner_views()
-        self.backwards = Backwards(tape, self.segments, settings, name)
+        self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)

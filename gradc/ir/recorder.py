@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.errors import UnsupportedError
+from gradc.ir.layouts import corrected
 from gradc.ir.program import (
     AutocastState,
     Instruction,
@@ -147,7 +148,7 @@ class Recorder(TorchDispatchMode):
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
         else:
             op_recorded = op
-        result = op(*args, **kwargs)
+        result = corrected(op, args, kwargs, op(*args, **kwargs))
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))

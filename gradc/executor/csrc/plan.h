@@ -16,6 +16,7 @@
 //             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/Tensor.h>
@@ -100,6 +101,7 @@ struct Step {
   Product product;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
+  bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager
 };
 
 // Where a symbol's value is read when a run starts.
@@ -156,6 +158,7 @@ struct Frame {
   Binding bound;
   std::vector<c10::IValue> stack;
   bool is_exact = false;
+  c10::impl::LocalDispatchKeySet ambient = c10::impl::tls_local_dispatch_key_set();
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
