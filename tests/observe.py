@@ -261,7 +261,11 @@ def _other(first: str, path: str) -> str:
 
 
 def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit (NaN payloads too) or by ``torch.equal`` (to which 0 is -0); close if not ``is_bitwise``."""
+    """Equal bit for bit or by ``torch.equal`` (to which 0 is -0); close if not ``is_bitwise``.
+
+    One NaN is as good as another: which of two NaN operands an ATen kernel hands on, with its sign, differs between the
+    elements it does in vectors and the rest.
+    """
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
         return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
@@ -282,8 +286,12 @@ def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> 
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
-    return flat.copy_(tensor.resolve_conj().resolve_neg().reshape(-1)).view(torch.uint8)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.resolve_conj().resolve_neg().reshape(-1))
+    if tensor.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    if flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        flat[flat.isnan()] = torch.nan
+    return flat.view(torch.uint8)
 
 
 def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
