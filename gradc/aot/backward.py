@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
-from gradc.ir.program import Program, Ref, TensorMeta
+from gradc.ir.program import Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import Recorder
 from gradc.state import Ambient, autocast_set_to
 from gradc.torch_private import current_autograd_node, is_fake
@@ -77,7 +78,7 @@ class Backward:
     ``program``: (defined tangents, saved tensors, symbols) -> one gradient or None per exit.
     ``saved`` are positions in ``Segment.saved``. ``released`` are those that a backward without retain_graph frees: all that
     the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees. ``views`` are
-    gradients that the engine must see as views, as in eager: it adds to any other in place, and keeps its odd strides.
+    gradients that the engine must see as views, as in eager: to any other it adds in place, in the memory that it lies in.
     """
 
     program: Program
@@ -125,7 +126,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     if key.adds_up:
         program = add_up(program, segment.shared)
     program = add_in_place(program)
-    return Backward(program, tuple(used), *_released(segment, key), _odd_views(program))
+    return Backward(program, tuple(used), *_released(segment, key), _telling_views(program))
 
 
 def refuse_other_formulas(tape: Tape, segment: Segment, names: frozenset[str] = _ASKS_UNDER_CREATE_GRAPH) -> None:
@@ -199,13 +200,26 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
     return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
 
 
-def _odd_views(program: Program) -> tuple[int, ...]:
-    views = {out for call in program.instructions if is_view_op(call.op) for out in call.outs}
+def _telling_views(program: Program) -> tuple[int, ...]:
+    """Outputs that are views and do not lie in memory as a fresh tensor of their size: a part of it, or with odd strides."""
+    is_whole: dict[int, bool] = {}
+    for call in program.instructions:
+        if is_view_op(call.op):
+            base = call.reads[0]
+            for out in (out for out in call.outs if out is not None):
+                size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
+                is_whole[out] = size == size_of_base and base not in program.inputs and is_whole.get(base, True)
     return tuple(
         position
         for position, out in enumerate(program.outputs)
-        if isinstance(out, Ref) and out.slot in views and is_odd(program.slots[out.slot].meta)
+        if isinstance(out, Ref) and out.slot in is_whole and (not is_whole[out.slot] or is_odd(program.slots[out.slot].meta))
     )
+
+
+def _numel(meta: TensorMeta | None) -> Any:
+    if meta is None:
+        return None
+    return math.prod(size.expr if isinstance(size, Sym) else size for size in meta.shape)
 
 
 def entry_label(tape: Tape, segment: Segment, position: int) -> str:

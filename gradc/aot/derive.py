@@ -127,7 +127,8 @@ class Backwards:
         backward = compiled.backward
         if not is_plan(compiled.run):
             return None
-        return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views
+        unread = tuple(sorted(set(backward.released) - set(backward.saved)))
+        return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
 
     @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
@@ -270,6 +271,9 @@ class Backwards:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
+        return Region(self._derivative_tape(segment, key, flags), self.settings, f"derivative of {self.name}")
+
+    def _derivative_tape(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Tape:
         tape = self.tape
         refuse_other_formulas(tape, segment)
         saved = [tape.saved[index] for index in segment.saved]
@@ -296,7 +300,21 @@ class Backwards:
                 f"{tape.recorder.name}_d",
                 edges=edges,
             )
-            return Region(derivative, self.settings, f"derivative of {self.name}")
+        if tape.symints:
+            derivative.again = lambda sizes: self._derivative_again(segment, key, flags, sizes)
+        return derivative
+
+    def _derivative_again(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...], sizes: Any) -> Tape:
+        tangents = tuple(None if meta is None else _with_sizes(meta, sizes) for meta in key.tangents)
+        static = self._static(sizes)
+        return static._derivative_tape(
+            static.segments[segment.number], dataclasses.replace(key, tangents=tangents), flags
+        )
+
+
+def _with_sizes(meta: TensorMeta, sizes: Callable[[Any], Any]) -> TensorMeta:
+    shape, stride = (tuple(sizes(number) for number in numbers) for numbers in (meta.shape, meta.stride))
+    return dataclasses.replace(meta, shape=shape, stride=stride, offset=sizes(meta.offset))
 
 
 def _outline(segment: Segment) -> tuple[Any, ...]:

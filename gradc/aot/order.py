@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
+from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
 
 
@@ -86,6 +87,8 @@ def _renumber(tape: Tape, num_arguments: int, order: list[tuple[tuple[int, int],
     """Put the primals that are made in this order, and note where the detours stand."""
     before = {id(primal): position for position, primal in enumerate(tape.primals)}
     after = {before[id(item[1])]: num_arguments + i for i, item in enumerate(order) if id(item[1]) in before}
+    if any(after.get(primal.of, -1) >= after[before[id(primal)]] for _, primal, _, _ in order if id(primal) in before):
+        raise UnsupportedError("view of a view whose base is modified")  # its node is made anew, after those of its users
     del tape.primals[num_arguments:], tape.recorder.inputs[num_arguments:]
     for _, primal, slot, use in order:
         if use is not None:

@@ -110,6 +110,8 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
     exits: list[list[Exit]] = [[] for _ in runs]
     for number in reversed(range(len(runs))):
         for node in runs[number]:
+            if all(target is None for target, _ in node.next_functions):
+                raise UnsupportedError("gradient that leads nowhere", node.name(), tape.line_of(node))
             for position, target in enumerate(node.next_functions):
                 if target[0] is None:
                     continue

@@ -724,3 +724,91 @@ def late_view_between_stages_step(compile, a, b):
 
 def test_late_view_between_stages():
     check(late_view_between_stages_step, constant(2, 1, 2), leaf(), allow_fallback=True)
+
+
+def seed_25_program_77_step(compile, c):
+    @compile()
+    def f(c):
+        t5 = c.unsqueeze(0).view(-1).sin().acos()
+        return torch.stack([t5, c, t5], 0)
+
+    loss_of({"q": f(c)}, "q").backward()
+
+
+def test_seed_25_program_77():
+    """A gradient that is a part of another tensor is not added to in place."""
+    check(seed_25_program_77_step, leaf(3))
+
+
+def seed_25_program_193_step(compile, b):
+    @compile()
+    def f(b):
+        t2 = b.squeeze()
+        return {"p": torch.cat([t2, b], 0), "q": t2}
+
+    loss_of(f(b), "p", "q").backward()
+
+
+def test_seed_25_program_193():
+    check(seed_25_program_193_step, leaf(4, dtype=torch.float64))
+
+
+def seed_25_program_157_step(compile, a):
+    f = compile(lambda a: F.gelu(torch.einsum("...ij,...kj->...ik", a, a)), dynamic=True)
+    (slope,) = torch.autograd.grad(f(a).sin().sum(), a, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), a)
+
+
+def test_seed_25_program_157():
+    check(seed_25_program_157_step, leaf(2, 1, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_25_program_206_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t2 = a.softmax(2)
+        with torch.no_grad():
+            t3 = t2.flatten()
+        return {"p": t2, "q": torch.sigmoid(t3), "r": t3}
+
+    out = f(a)
+    attempt(events, lambda: out["q"].mul_(2) and None)
+    attempt(events, lambda: loss_of(out, "q", "p", "r").backward())
+    return events
+
+
+def test_seed_25_program_206():
+    check(seed_25_program_206_step, leaf(2, 1, 2), allow_fallback=True)
+
+
+def seed_23_program_185_step(compile, a):
+    @compile()
+    def f(a):
+        t3 = a.transpose(0, -1)
+        t3.detach().mul_(1)
+        return t3, t3.expand(2, *t3.shape).view(2, -1)
+
+    return f(a)
+
+
+def test_seed_23_program_185():
+    check(seed_23_program_185_step, leaf(1, 1), allow_fallback=True)
+
+
+def modified_but_not_needed_step(compile, a, b):
+    events = []
+    c = b * 1
+    out = compile(lambda a, b: a * b)(a, c)
+    c.data.mul_(1)
+    with torch.no_grad():
+        c.mul_(2)
+    attempt(events, lambda: out.sum().backward(inputs=[b]))
+    return events
+
+
+def test_modified_but_not_needed():
+    """Eager checks all that a node saved, also what the wanted gradient does not depend on."""
+    report = check(modified_but_not_needed_step, leaf(3), leaf(3))
+    assert report.eager.values

@@ -66,10 +66,10 @@ class PythonDerive : public Derive {
         return nullptr;
       }
       using Numbers = std::vector<int64_t>;
-      auto [plan, saved, released, frees_hidden, views] =
-          found.cast<std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers>>();
-      return std::make_shared<CompiledBackward>(
-          CompiledBackward{std::move(plan), std::move(saved), std::move(released), frees_hidden, std::move(views)});
+      auto [plan, saved, released, frees_hidden, views, unread] =
+          found.cast<std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers, Numbers>>();
+      return std::make_shared<CompiledBackward>(CompiledBackward{
+          std::move(plan), std::move(saved), std::move(released), frees_hidden, std::move(views), std::move(unread)});
     });
   }
 

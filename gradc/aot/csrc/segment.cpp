@@ -268,6 +268,9 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   for (const auto position : backward.saved) {
     inputs.emplace_back(saved_[position].unpack(getptr()));
   }
+  for (const auto position : backward.unread) {
+    saved_[position].unpack(getptr());
+  }
   for (const auto symbol : symbols_) {
     inputs.emplace_back(symbol);
   }

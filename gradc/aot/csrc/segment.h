@@ -61,14 +61,15 @@ struct SegmentLayout {
 };
 
 // A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
-// the saved tensors that are freed with it. `views` are gradients that the engine must see as views: it adds to any other in
-// place, and keeps its strides.
+// the saved tensors that are freed with it; of those that it does not read, `unread`, eager checks the versions all the same.
+// `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;
   std::vector<int64_t> saved;
   std::vector<int64_t> released;
   bool frees_hidden = false;
   std::vector<int64_t> views;
+  std::vector<int64_t> unread;
 };
 
 using Key = std::vector<int64_t>;
