@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ import sympy
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from gradc.aot.casts import cached_cast
+from gradc.aot.casts import Cast
 from gradc.errors import UnsupportedError
 from gradc.ir.program import Sym
 from gradc.ir.recorder import Recorder
@@ -319,12 +318,8 @@ def _hoist_weight_casts(tape: Tape) -> None:
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
         recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
-        tape.primals.append(Primal(name, fake, edge_of(fake), functools.partial(_cast, position, fake.dtype)))
+        tape.primals.append(Primal(name, fake, edge_of(fake), Cast(position, fake.dtype)))
     recorder.instructions = kept
-
-
-def _cast(position: int, dtype: torch.dtype, primals: Sequence[Any], sizes: Any) -> torch.Tensor:
-    return cached_cast(primals[position], dtype)
 
 
 def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:

@@ -107,10 +107,17 @@ class BackwardCache {
   std::unordered_map<Key, std::shared_ptr<const CompiledBackward>, KeyHash> known_;
 };
 
+// A primal that a direct call makes: the copy of a weight in autocast's dtype.
+struct CastLayout {
+  size_t primal = 0;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+};
+
 struct RegionLayout {
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  std::vector<CastLayout> casts;
   bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
   std::unique_ptr<Derive> derive;
@@ -156,6 +163,10 @@ struct SegmentNode : torch::autograd::Node {
 // True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its
 // AccumulateGrad, as DDP's reducer has.
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
+
+// The copy of a weight that eager code under the present autocast would use, from autocast's cache. A copy of its own where
+// autocast is off or casts to another dtype.
+at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype);
 
 // True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
 bool is_watched(const std::vector<c10::IValue>& primals);
