@@ -23,6 +23,7 @@ from gradc.aot.tape import Tape, record
 from gradc.backends import lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
+from gradc.executor import native
 from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
 from gradc.report.record import count, fallback
@@ -229,6 +230,6 @@ def is_ours(compiler: Any) -> bool:
 break_graph_where_eager_is_needed(is_ours)
 keep_ops_whole(is_ours)
 call_natively()
-guard_module_hooks()
+guard_module_hooks(native.no_hooks)
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
 skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")
