@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from gradc.backends import lookup_backend
+from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
 
-DEFAULT_BACKEND = "replay"
 _OPTIONS = ()
 
 

@@ -20,7 +20,7 @@ import torch.fx
 from gradc.aot.derive import Settings
 from gradc.aot.region import Region
 from gradc.aot.tape import Tape, record
-from gradc.backends import lookup_backend
+from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
 from gradc.executor import native
@@ -52,7 +52,7 @@ _region_numbers = itertools.count()
 class Options:
     """What ``gradc.compile`` was asked for."""
 
-    backend: str = "eager"
+    backend: str = DEFAULT_BACKEND
     fullgraph: bool = False
 
 

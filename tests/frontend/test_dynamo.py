@@ -17,6 +17,14 @@ def test_addcdiv_is_not_taken_apart():
     assert not torch.equal(torch.div(a, b) * 0.3 + x, function(x, a, b))
 
 
+def test_torch_compile_by_name_runs_the_default_backend() -> None:
+    x = torch.randn(3, requires_grad=True)
+    by_name = torch.compile(lambda x: (x * 2).tanh(), backend="gradc")(x)
+    by_function = gradc.compile(lambda x: (x * 2).tanh())(x)
+    interpreted = gradc.compile(lambda x: (x * 2).tanh(), backend="eager")(x)
+    assert by_name.grad_fn.name() == by_function.grad_fn.name() != interpreted.grad_fn.name()
+
+
 class Tree(nn.Module):
     def __init__(self) -> None:
         super().__init__()
