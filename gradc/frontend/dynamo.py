@@ -90,7 +90,8 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     try:
         tape = record(_run_graph(graph), examples, names, fake_mode, "forward")
         region = Region(tape, settings, f"region {next(_region_numbers)}")
-        region.backwards.compile_nominal()
+        if tape.symints:
+            region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
