@@ -211,6 +211,16 @@ def autocast_nesting() -> int:
     return torch.autocast_decrement_nesting()
 
 
+@contextlib.contextmanager
+def autocast_nested() -> Iterator[None]:
+    """As inside an autocast context that changes nothing."""
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
+
+
 def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
     """Make Dynamo end its graph at autograd.Function and checkpoint, in what ``is_ours`` (a backend) compiles.
 
@@ -349,6 +359,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "are_saved_tensors_hooked",
+    "autocast_nested",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
     "call_natively",

@@ -20,8 +20,8 @@ import torch
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import add_in_place, add_up, drop_dead, refuse_phantoms
-from gradc.ir.program import Program, TensorMeta
+from gradc.ir.passes import add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
+from gradc.ir.program import Program, Ref, TensorMeta
 from gradc.ir.recorder import Recorder
 from gradc.state import Ambient, autocast_set_to
 from gradc.torch_private import current_autograd_node, is_fake
@@ -45,8 +45,12 @@ _ASKS_FOR_SUBCLASS = frozenset(
         "LinalgHouseholderProductBackward0",
         "LuUnpackBackward0",
         "OrmqrBackward0",
+        "LinalgEigBackward0",  # raises for a loss that depends on the phase of eigenvectors, but not on fake tensors
     }
 )
+
+# Of these, only what create_graph records is another: other ops, with other strides and last bits at second order.
+_ASKS_UNDER_CREATE_GRAPH = frozenset({"LinalgEighBackward0", "LinalgMatrixExpBackward0", "TraceBackward0"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +76,15 @@ class Backward:
 
     ``program``: (defined tangents, saved tensors, symbols) -> one gradient or None per exit.
     ``saved`` are positions in ``Segment.saved``. ``released`` are those that a backward without retain_graph frees: all that
-    the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees.
+    the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees. ``views`` are
+    gradients that the engine must see as views, as in eager: it adds to any other in place, and keeps its odd strides.
     """
 
     program: Program
     saved: tuple[int, ...]
     released: tuple[int, ...]
     frees_hidden: bool
+    views: tuple[int, ...]
 
 
 def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) -> Backward:
@@ -87,9 +93,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     Raises:
         UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
     """
-    for node in segment.nodes:
-        if node.name() in _ASKS_FOR_SUBCLASS:
-            raise UnsupportedError("formula that differs on fake tensors", node.name(), tape.line_of(node))
+    refuse_other_formulas(tape, segment, _ASKS_FOR_SUBCLASS)
     recorder = Recorder(name, place=lambda: _place(tape))
     recorder.lift = functools.partial(lift, recorder)
     used: list[int] = []
@@ -121,7 +125,18 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     if key.adds_up:
         program = add_up(program, segment.shared)
     program = add_in_place(program)
-    return Backward(program, tuple(used), *_released(segment, key))
+    return Backward(program, tuple(used), *_released(segment, key), _odd_views(program))
+
+
+def refuse_other_formulas(tape: Tape, segment: Segment, names: frozenset[str] = _ASKS_UNDER_CREATE_GRAPH) -> None:
+    """Raise UnsupportedError for a node among ``names``; by default, those to refuse under create_graph."""
+    for node in segment.nodes:
+        if node.name() in names or (node.name() == "LinalgEighBackward0" and _is_complex(node)):
+            raise UnsupportedError("formula that differs on fake tensors", node.name(), tape.line_of(node))
+
+
+def _is_complex(node: Node) -> bool:
+    return any(meta is not None and meta.dtype.is_complex for meta in node._input_metadata)
 
 
 def run_nodes(
@@ -182,6 +197,15 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
     run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
     positions = {segment.saved.index(index) for saves in run for index in saves.indices}
     return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
+
+
+def _odd_views(program: Program) -> tuple[int, ...]:
+    views = {out for call in program.instructions if is_view_op(call.op) for out in call.outs}
+    return tuple(
+        position
+        for position, out in enumerate(program.outputs)
+        if isinstance(out, Ref) and out.slot in views and is_odd(program.slots[out.slot].meta)
+    )
 
 
 def entry_label(tape: Tape, segment: Segment, position: int) -> str:

@@ -1,6 +1,6 @@
 """Autocast's low-precision copy of a weight, taken from autocast's own cache.
 
-    Cast:        (primals, sizes) -> the copy of one of them
+    Cast:        (leaf, sizes) -> its copy
     cached_cast: (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
 
 While an autocast context is open, eager casts each weight once: all uses share one copy, and the gradients of those uses
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,13 +25,12 @@ _aten = torch.ops.aten
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-    """How a region's call makes one of its primals: the copy of the primal at ``position`` in ``dtype``."""
+    """How a region's call makes one of its primals of another: the copy in ``dtype``."""
 
-    position: int
     dtype: torch.dtype
 
-    def __call__(self, primals: Sequence[Any], sizes: Any) -> torch.Tensor:
-        return cached_cast(primals[self.position], self.dtype)
+    def __call__(self, leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+        return cached_cast(leaf, self.dtype)
 
 
 class _Caught(Exception):

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from gradc.aot.backward import Backward, BackwardKey, fake_tangent, run_nodes, saved_name, trace_backward
+from gradc.aot.backward import (
+    Backward,
+    BackwardKey,
+    fake_tangent,
+    refuse_other_formulas,
+    run_nodes,
+    saved_name,
+    trace_backward,
+)
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
 from gradc.errors import UnsupportedError
@@ -28,9 +36,12 @@ from gradc.ir.text import symbolic
 from gradc.ir.verify import checked
 from gradc.report.record import count, fallback, log
 from gradc.state import Ambient, ambient, autocast_set_to, autocast_state, exotic_mode
+from gradc.torch_private import FAKE_TENSOR_ERRORS
 
 if TYPE_CHECKING:
     from gradc.aot.region import Region
+
+MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
@@ -52,6 +63,9 @@ class Sizes:
 
     values: dict[str, int]
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.values.items()))
+
     def __call__(self, value: Any) -> Any:
         """A number of the tape's in this call: itself, or what the expression comes to."""
         return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
@@ -66,10 +80,13 @@ class _Compiled:
 class Backwards:
     """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock."""
 
-    def __init__(self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str) -> None:
-        self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
+    def __init__(
+        self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str, is_fine: bool = False
+    ) -> None:
+        self.tape, self.segments, self.settings, self.name, self.is_fine = tape, segments, settings, name, is_fine
+        self._of_sizes: dict[Sizes, Backwards] = {}
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
-        self._derivatives: dict[Any, Callable[..., Sequence[Any]]] = {}
+        self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
 
     def grads(
         self,
@@ -110,7 +127,7 @@ class Backwards:
         backward = compiled.backward
         if not is_plan(compiled.run):
             return None
-        return compiled.run, backward.saved, backward.released, backward.frees_hidden
+        return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views
 
     @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
@@ -150,7 +167,10 @@ class Backwards:
         values = [tangent for tangent in tangents if tangent is not None]
         values += [saved[position] for position in compiled.backward.saved]
         values += sizes.values.values()
-        return compiled.run(values)
+        grads = compiled.run(values)
+        for position in compiled.backward.views:
+            grads[position] = torch.ops.aten.alias.default(grads[position])
+        return grads
 
     def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
         metas = tuple(
@@ -191,11 +211,32 @@ class Backwards:
 
     def _run_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
         """Eager itself: the tape's nodes on the real tensors."""
-        if any(sizes.values[str(symbol)] != number.node.hint for symbol, number in self.tape.symints.items()):
-            raise UnsupportedError("backward of a size the tape was not made with", self.name)
-        by_index = dict(zip(segment.saved, saved, strict=True))
-        with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
-            return run_nodes(self.tape, segment, tangents, needed)
+        static = self._static(sizes)
+        same = static.segments[segment.number]
+        by_index = dict(zip(same.saved, saved, strict=True))
+        with static.tape.lock, static.tape.unpacking(lambda index: by_index.get(index, static.tape.saved[index].fake)):
+            return run_nodes(static.tape, same, tangents, needed)
+
+    def _static(self, sizes: Sizes) -> Backwards:
+        """These backwards over a tape with plain numbers for sizes: nodes that hold symbols cannot be run on real tensors."""
+        if not self.tape.symints:
+            return self
+        if self.tape.again is None:
+            raise UnsupportedError("backward of symbolic sizes that cannot be traced", self.name)
+        with self.tape.lock:
+            if sizes not in self._of_sizes:
+                if len(self._of_sizes) >= MAX_SIZES:
+                    self._of_sizes.clear()
+                self._of_sizes[sizes] = self._with_sizes(self.tape.again(sizes))
+            return self._of_sizes[sizes]
+
+    def _with_sizes(self, tape: Tape) -> Backwards:
+        from gradc.aot.region import Region  # as below
+
+        region = Region(tape, self.settings, self.name, is_fine=self.is_fine)
+        if [_outline(segment) for segment in region.segments] != [_outline(segment) for segment in self.segments]:
+            raise UnsupportedError("nodes that depend on sizes", self.name)
+        return region.backwards
 
     # ---- grad mode on
 
@@ -203,17 +244,34 @@ class Backwards:
         key = self._key(segment, tangents, needed)
         given = [tangent for tangent in tangents if tangent is not None]
         flags = tuple(tangent.requires_grad for tangent in given)
-        region = self._derivatives.get((segment.number, key, flags))
+        place = segment.number, key, flags
+        if place not in self._derivatives:
+            try:
+                derivative = self._derivative(segment, key, flags)
+                self._derivatives[place] = derivative.guarded(derivative)
+            except (UnsupportedError, *FAKE_TENSOR_ERRORS) as error:
+                self._derivatives[place] = None
+                log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
+        region = self._derivatives[place]
         if region is None:
-            derivative = self._derivative(segment, key, flags)
-            region = self._derivatives[segment.number, key, flags] = derivative.guarded(derivative)
+            return self._differentiate_live(segment, sizes, saved, tangents, needed)
         return region(*given, *saved, *sizes.values.values())
+
+    def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
+        from gradc.aot.live import differentiate  # built on regions, as a derivative is
+
+        fallback("derivative that cannot be traced", self.name)
+        static = self._static(sizes)
+        same = static.segments[segment.number]
+        edges = [static.tape.saved[index].edge for index in same.saved]
+        return differentiate(static.tape, same, edges, saved, tangents, needed, self._forced_autocast)
 
     def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
         tape = self.tape
+        refuse_other_formulas(tape, segment)
         saved = [tape.saved[index] for index in segment.saved]
         with tape.fake_mode:
             fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
@@ -239,6 +297,12 @@ class Backwards:
                 edges=edges,
             )
             return Region(derivative, self.settings, f"derivative of {self.name}")
+
+
+def _outline(segment: Segment) -> tuple[Any, ...]:
+    """What two cuts of the same function have in common, whatever its sizes."""
+    exits = tuple((exit_.position, exit_.primal, exit_.entry) for exit_ in segment.exits)
+    return [node.name() for node in segment.nodes], len(segment.entries), segment.num_tangents, exits, len(segment.saved)
 
 
 def _nominal_tangent(node: Any, number: int) -> TensorMeta:

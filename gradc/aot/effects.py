@@ -10,17 +10,20 @@ with eager's own view node as its ``grad_fn``. See Note [Outputs that alias].
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gradc.aot.order import make_detours, uses
 from gradc.aot.tape import Edge, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import is_view_op
 from gradc.ir.program import Instruction, Ref, Sym, map_leaves
+from gradc.torch_private import sequence_nr
 
 Resolve = Callable[[Any], Any]
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
@@ -84,6 +87,7 @@ class _Analysis:
         for out in self.tape.outputs:
             if id(out) not in made:
                 made[id(out)] = self.output(out)
+        self.refuse_disorder(made)
         return tuple(made[id(out)] for out in self.tape.outputs), self.values
 
     def output(self, out: Any) -> Output:
@@ -97,6 +101,30 @@ class _Analysis:
             return Returned(self.primal_of[id(out)])
         derived = self.derived(out)
         return derived or self.value(out)
+
+    def refuse_disorder(self, made: dict[int, Output]) -> None:
+        """Views of an intermediate are made again last, in the order of the outputs; so its gradients add up in that order."""
+        chains = collections.defaultdict(list)
+        for out in {id(out): out for out in self.tape.outputs}.values():
+            output = made[id(out)]
+            if isinstance(output, Derived) and isinstance(output.base, Value) and output.requires_grad:
+                root, steps = self.views.path_to(out)
+                if is_recorded(root):
+                    chains[id(root)].append((root, [self.tape.recorder.tensor_of(slot) for _, slot in steps]))
+        if not chains:
+            return
+        users = uses(self.tape)
+        shown = {id(out) for out in self.tape.outputs}
+        for views in chains.values():
+            root = views[0][0]
+            between = [edge_of(view) for _, chain in views for view in chain[:-1] if is_recorded(view)]
+            nodes = [edge_of(next(view for view in chain if is_recorded(view)))[0] for _, chain in views]
+            made_at = [sequence_nr(node) for node in dict.fromkeys(nodes)]
+            inside = [sequence_nr(node) for node, _ in users[edge_of(root)] if node not in nodes]
+            is_ordered = made_at == sorted(made_at) and max(inside, default=0) < made_at[0]
+            num_gradients = len(made_at) + len(inside) + 2 * (id(root) in shown)
+            if (num_gradients > 2 and not is_ordered) or any(len(users[edge]) > 1 for edge in between):
+                raise UnsupportedError("view of an intermediate that has other uses after it")
 
     def value(self, out: torch.Tensor) -> Value:
         if id(out) not in self.position_of:
@@ -131,39 +159,45 @@ class _Analysis:
 def hoist_views(tape: Tape) -> None:
     """Make each output that is a differentiable view of an argument a primal, which the region's call makes first.
 
-    In eager the view is one node: gradients from inside the region and from outside meet there, and go on as one.
+    In eager the view is one node: gradients from inside the region and from outside meet there, and go on as one. So are
+    the views on the way from the argument to it.
     """
     views = _Views(tape)
-    arguments = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None and p.make is None}
-    known = {p.edge for p in tape.primals}
+    primal_of = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None}
     for out in tape.outputs:
-        if not isinstance(out, torch.Tensor) or not is_recorded(out) or edge_of(out) in known:
+        if not isinstance(out, torch.Tensor) or not is_recorded(out) or id(out) in primal_of:
             continue
         root, steps = views.path_to(out)
-        if steps and id(root) in arguments:
-            known.add(edge_of(out))
-            position = arguments[id(root)]
-            name = f"view of {tape.primals[position].name}"
-            tape.recorder.add_input(out, "view", name)
-            make = functools.partial(_make_view, position, tuple(map(_replay, steps)))
-            tape.primals.append(Primal(name, out, edge_of(out), make))
+        position = primal_of.get(id(root))
+        if position is None or tape.primals[position].step is not None:
+            continue
+        for made in steps:
+            view = tape.recorder.tensor_of(made[1])
+            if id(view) not in primal_of and is_recorded(view):
+                primal_of[id(view)] = len(tape.primals)
+                name = f"view of {tape.primals[position].name}"
+                tape.recorder.inputs.append(tape.recorder.new_argument(view, "view", name))
+                step = functools.partial(_with_grad, _replay(made))
+                tape.primals.append(Primal(name, view, edge_of(view), position, step))
+            position = primal_of[id(view)]
+    make_detours(tape)
 
 
 def refuse_views_of_returned_views(tape: Tape) -> None:
     """A view of a returned view hangs below it in eager's graph; made again from the base, it would hang beside it."""
     views = _Views(tape)
+    arguments = {id(primal.fake) for primal in tape.primals}
     returned = {id(out) for out in tape.outputs}
     for out in tape.outputs:
-        if isinstance(out, torch.Tensor) and is_recorded(out) and any(id(base) in returned for base in views.between(out)):
+        if not isinstance(out, torch.Tensor) or not is_recorded(out) or id(views.path_to(out)[0]) in arguments:
+            continue
+        if any(id(base) in returned for base in views.between(out)):
             raise UnsupportedError("view of a view, both returned")
 
 
-def _make_view(position: int, steps: Sequence[Step], primals: Sequence[Any], sizes: Resolve) -> torch.Tensor:
-    tensor = primals[position]
+def _with_grad(step: Step, tensor: torch.Tensor, sizes: Resolve) -> torch.Tensor:
     with torch.enable_grad():
-        for step in steps:
-            tensor = step(tensor, sizes)
-    return tensor
+        return step(tensor, sizes)
 
 
 class _Views:
@@ -221,4 +255,3 @@ def _replay(made: ViewStep) -> Step:
         return result[index] if instruction.returns_list else result
 
     return step
-

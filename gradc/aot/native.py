@@ -73,7 +73,7 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         forward,
         [_segment(region, segment, owner, shapes) for segment in region.segments],
         list(region.tape.recorder.symbols.values()),
-        [(make.position, make.dtype) for make in region.makers if isinstance(make, Cast)],
+        [(primal.of, primal.step.dtype) for primal in region.tape.primals if isinstance(primal.step, Cast)],
         region.is_fine,
         _forced(region.backwards.settings.backward_autocast),
         region.backwards,

@@ -57,7 +57,7 @@ class Region:
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
         self._refuse_inner_views()
-        self.backwards = Backwards(tape, self.segments, settings, name)
+        self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)
@@ -67,7 +67,7 @@ class Region:
         if native.is_plan(self._run):
             layout = lay_out(self, self._run)
             self._native, self._shapes = native.region(layout), layout.shapes
-            is_simple = all(isinstance(make, Cast) for make in self.makers) and not tape.symints
+            is_simple = all(isinstance(primal.step, Cast | None) for primal in tape.primals) and not tape.symints
             if is_simple and all(isinstance(output, Value) for output in self.outputs):
                 self._direct = [output.position for output in self.outputs if isinstance(output, Value)]
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
@@ -192,6 +192,10 @@ class Call:
             return self.primals[position]
         if self.region.tape.saved[index].edge is None:
             return self.values[position]
+        return self.live(position)
+
+    def live(self, position: int) -> torch.Tensor:
+        """A value as the output of its live node; the bare value, if it has none."""
         return self._live.get(position, self.values[position])
 
     def output(self, output: Output) -> Any:
@@ -202,7 +206,7 @@ class Call:
             case Returned(position):
                 return self.primals[position]
             case Value(position):
-                return self._live.get(position, self.values[position])
+                return self.live(position)
             case Derived():
                 if id(output) not in self._derived:
                     self._derived[id(output)] = self._derive(output)

@@ -2,7 +2,7 @@
 
     cut: Tape -> tuple[Segment, ...]      in the order in which the forward made them
 
-Two tape nodes are of one *stage* when the same differentiable outputs of the region reach them. Sorted by sequence number,
+Two tape nodes are of one *stage* when the same differentiable outputs of the region reach them. In the engine's order,
 a maximal run of one stage is a *segment*. A segment is one autograd node at run time, with one next edge for each tape
 edge that leaves it, in the order in which eager would send gradients along them; so the engine runs and adds just as it
 does in eager. See Note [Segments].
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 
 from gradc.aot.tape import Edge, Node, Tape
 from gradc.errors import UnsupportedError
@@ -113,7 +114,8 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
                 if target[0] is None:
                     continue
                 if target in primal_of:
-                    exits[number].append(Exit(node, position, primal=primal_of[target]))
+                    primal = tape.detours.get((node, position), primal_of[target])
+                    exits[number].append(Exit(node, position, primal=primal))
                 elif number_of[target[0]] != number:
                     exits[number].append(Exit(node, position, entry=enter(target)))
     num_tangents = [len(found) for found in entries]
@@ -167,16 +169,41 @@ class _Reach:
 
 
 def _runs(reach: dict[Node, int], ends: dict[Edge, int]) -> list[tuple[Node, ...]]:
-    """Maximal runs of equal reach by descending sequence number; the runs themselves in ascending order.
+    """Maximal runs of equal reach in the engine's order; the runs themselves in the order of the forward.
 
     A node with an edge in ``ends`` is the last of its run.
     """
     runs: list[list[Node]] = []
     is_open = False
-    for node in sorted(reach, key=sequence_nr, reverse=True):
+    for node in _engine_order(reach):
         if is_open and reach[runs[-1][-1]] == reach[node]:
             runs[-1].append(node)
         else:
             runs.append([node])
         is_open = not any(edge in ends for edge in node.next_functions)
     return [tuple(run) for run in reversed(runs)]
+
+
+def _engine_order(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Descending by sequence number, but each node behind all that lead to it.
+
+    A view whose base was modified in place gets its node when its history is next asked for: after the node of the op that
+    asks.
+    """
+    num_waiting = dict.fromkeys(nodes, 0)
+    for node in num_waiting:
+        for target, _ in node.next_functions:
+            if target in num_waiting:
+                num_waiting[target] += 1
+    ready = [(-sequence_nr(node), number, node) for number, node in enumerate(num_waiting) if not num_waiting[node]]
+    heapq.heapify(ready)
+    number = len(num_waiting)
+    while ready:
+        *_, node = heapq.heappop(ready)
+        yield node
+        for target, _ in node.next_functions:
+            if target in num_waiting:
+                num_waiting[target] -= 1
+                if not num_waiting[target]:
+                    number += 1
+                    heapq.heappush(ready, (-sequence_nr(target), number, target))

@@ -11,6 +11,7 @@ See Note [The tape].
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +25,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from gradc.aot.casts import Cast
 from gradc.errors import UnsupportedError
 from gradc.ir.program import Sym
-from gradc.ir.recorder import Recorder
+from gradc.ir.recorder import Recorder, symbolic_number
 from gradc.ir.text import symbolic
-from gradc.state import autocast_state
+from gradc.state import autocast_set_to, autocast_state
 from gradc.torch_private import (
     FakeTensor,
     FakeTensorMode,
+    autocast_nested,
     autocast_nesting,
     is_fake,
     is_view,
@@ -63,14 +65,21 @@ class Saved:
 class Primal:
     """One input of the region. ``edge`` is where its gradient leaves the tape; None for one that needs no gradient.
 
-    ``make(primals, sizes)`` is given for a primal that is no argument: the region's call makes it of those before it, as a
-    live tensor with eager's own node. See Notes [Weight casts] and [Outputs that alias].
+    ``step(tensor, sizes)`` is given for a primal that is no argument: the region's call makes it of the primal at position
+    ``of``, as a live tensor with eager's own node. See Notes [Weight casts] and [Outputs that alias].
     """
 
     name: str
     fake: torch.Tensor | None
     edge: Edge | None
-    make: Callable[[Sequence[Any], Callable[[Any], Any]], torch.Tensor] | None = None
+    of: int = -1
+    step: Callable[[torch.Tensor, Callable[[Any], Any]], torch.Tensor] | None = None
+
+    @property
+    def make(self) -> Callable[[Sequence[Any], Callable[[Any], Any]], torch.Tensor] | None:
+        """(the primals before it, sizes) -> the primal; None for an argument."""
+        step = self.step
+        return None if step is None else lambda primals, sizes: step(primals[self.of], sizes)
 
 
 class Tape:
@@ -83,6 +92,8 @@ class Tape:
         primals: the inputs, casts of weights last.
         outputs: what the function returned, flattened: fake tensors and plain values.
         saved: the tensors that nodes saved, in the order in which eager packs them.
+        detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
+        again: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool = False) -> None:
@@ -92,6 +103,8 @@ class Tape:
         self.primals: list[Primal] = []
         self.outputs: list[Any] = []
         self.saved: list[Saved] = []
+        self.detours: dict[Edge, int] = {}
+        self.again: Callable[[Callable[[Any], Any]], Tape] | None = None
         self.first_sequence_nr = 0
         self.where = ""
         self.symints: dict[sympy.Symbol, torch.SymInt] = {}
@@ -218,22 +231,41 @@ def record(
     return tape
 
 
-def fake_primal(value: torch.Tensor) -> torch.Tensor:
+def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str], tape: Tape) -> Any:
+    """``Tape.again`` for a tape just recorded from ``function``: records it under the state that there is now."""
+    fakes = [primal.fake for primal in tape.primals if primal.step is None]
+    numbers = [None if isinstance(example, torch.Tensor) else symbolic_number(example) for example in examples]
+    state, is_nested, records = autocast_state(), autocast_nesting() > 0, torch.is_grad_enabled()
+
+    def again(sizes: Callable[[Any], Any]) -> Tape:
+        mode = FakeTensorMode()
+        with mode:
+            pairs = zip(fakes, numbers, strict=True)
+            inputs = [sizes(number) if fake is None else fake_primal(fake, sizes) for fake, number in pairs]
+        with autocast_set_to(state), autocast_nested() if is_nested else contextlib.nullcontext():
+            with torch.set_grad_enabled(records):
+                return record(function, inputs, names, mode, tape.recorder.name)
+
+    return again
+
+
+def fake_primal(value: torch.Tensor, sizes: Callable[[Any], Any] = lambda number: number) -> torch.Tensor:
     """A fake tensor like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
 
-    Leafness is kept because autocast keeps its copies of leaves only. Called inside the fake mode.
+    Leafness is kept because autocast keeps its copies of leaves only. ``sizes`` gives the number to use for each that is
+    symbolic. Called inside the fake mode.
     """
     if value.layout is not torch.strided:
         raise UnsupportedError("input that is not strided", str(value.layout))
     if value.is_conj() or value.is_neg():
         raise UnsupportedError("input with a lazy conjugate or negative bit")
-    offset = value.storage_offset()
+    size, stride = ([_plain(number, sizes) for number in numbers] for numbers in (value.size(), value.stride()))
+    offset = _plain(value.storage_offset(), sizes)
     if isinstance(offset, int) and offset == 0:
-        fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
     else:
-        fake = torch.empty(0, dtype=value.dtype, device=value.device)
-        storage = torch.empty(offset + _extent(value), dtype=value.dtype, device=value.device)
-        fake = storage.as_strided(value.size(), value.stride(), offset)
+        storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
+        fake = storage.as_strided(size, stride, offset)
         fake = fake if is_view(value) else fake.detach()
     if not value.requires_grad:
         return fake
@@ -262,11 +294,18 @@ def _symints(tape: Tape, fakes: list[Any]) -> dict[sympy.Symbol, torch.SymInt]:
     return found
 
 
-def _extent(value: torch.Tensor) -> Any:
-    """How many elements of storage the tensor spans from its offset on."""
+def _plain(number: Any, sizes: Callable[[Any], Any]) -> Any:
+    if not isinstance(number, torch.SymInt):
+        return number
+    found = sizes(symbolic_number(number))
+    return number if isinstance(found, Sym) else found
+
+
+def _extent(size: Sequence[Any], stride: Sequence[Any]) -> Any:
+    """How many elements of storage a tensor of this layout spans from its offset on."""
     extent: Any = 1
-    for size, stride in zip(value.size(), value.stride(), strict=True):
-        extent = extent + (size - 1) * stride
+    for length, step in zip(size, stride, strict=True):
+        extent = extent + (length - 1) * step
     return extent
 
 
@@ -318,7 +357,7 @@ def _hoist_weight_casts(tape: Tape) -> None:
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
         recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
-        tape.primals.append(Primal(name, fake, edge_of(fake), Cast(position, fake.dtype)))
+        tape.primals.append(Primal(name, fake, edge_of(fake), position, Cast(fake.dtype)))
     recorder.instructions = kept
 
 

@@ -19,7 +19,7 @@ import torch.fx
 
 from gradc.aot.derive import Settings
 from gradc.aot.region import Region
-from gradc.aot.tape import Tape, record
+from gradc.aot.tape import Tape, record, recorder_of
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
@@ -89,6 +89,8 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     settings = Settings(lookup_backend(options.backend), _backward_autocast())
     try:
         tape = record(_run_graph(graph), examples, names, fake_mode, "forward")
+        if tape.symints:
+            tape.again = recorder_of(_run_graph(graph), examples, names, tape)
         region = Region(tape, settings, f"region {next(_region_numbers)}")
         if tape.symints:
             region.backwards.compile_nominal()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+import sympy
 import torch
 
 from gradc.errors import UnsupportedError
@@ -174,7 +175,7 @@ _FRESH = frozenset(
 
 def _is_summable(meta: TensorMeta | None) -> bool:
     """True for a dense tensor of known size, whose sum with another has its layout."""
-    if meta is None or any(isinstance(number, Sym) for number in (*meta.shape, *meta.stride, meta.offset)):
+    if meta is None or is_odd(meta) or any(isinstance(number, Sym) for number in (*meta.shape, *meta.stride, meta.offset)):
         return False
     dense = 1
     for stride, size in sorted(zip(meta.stride, meta.shape, strict=True)):
@@ -182,6 +183,26 @@ def _is_summable(meta: TensorMeta | None) -> bool:
             return False
         dense *= size  # type: ignore[operator]
     return True
+
+
+def is_odd(meta: TensorMeta | None) -> bool:
+    """True if a stride that no element depends on is another than in a fresh, contiguous tensor.
+
+    Those are the strides of dimensions of size 1, and all those of an empty tensor.
+    """
+    if meta is None:
+        return False
+    usual = sympy.Integer(1)
+    is_empty = 0 in meta.shape
+    for size, stride in zip(reversed(meta.shape), reversed(meta.stride), strict=True):
+        if (size == 1 or is_empty) and _expr(stride) != usual:
+            return True
+        usual *= _expr(size) if size != 0 else 1
+    return False
+
+
+def _expr(value: int | Sym) -> sympy.Basic:
+    return value.expr if isinstance(value, Sym) else sympy.Integer(value)
 
 
 def is_view_op(op: object) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.errors import UnsupportedError
+from gradc.ir.layouts import corrected
 from gradc.ir.program import (
     AutocastState,
     Instruction,
@@ -87,6 +88,10 @@ class Recorder(TorchDispatchMode):
         self.inputs.append(slot)
         return slot
 
+    def new_argument(self, tensor: torch.Tensor, name: str, label: str) -> int:
+        """A slot for an argument like ``tensor`` that no recorded call reads: append it to ``inputs``."""
+        return self._new_slot(name, tensor_meta(tensor), label)
+
     def add_constant(self, tensor: torch.Tensor) -> int:
         """Make a real tensor that the captured code owns a constant of the Program."""
         slot = self._new_slot("constant", tensor_meta(tensor), "")
@@ -143,7 +148,7 @@ class Recorder(TorchDispatchMode):
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
         else:
             op_recorded = op
-        result = op(*args, **kwargs)
+        result = corrected(op, args, kwargs, op(*args, **kwargs))
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))

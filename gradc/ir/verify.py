@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from gradc.errors import InternalError
+from gradc.ir.layouts import corrected
 from gradc.ir.program import AutocastState, Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
 from gradc.ir.recorder import PHANTOM, RESERVED, tensor_meta
 from gradc.ir.text import print_instruction, print_program
@@ -263,7 +264,7 @@ def _run(program: Program, instruction: Instruction, index: int, values: dict[in
     old = {slot: tensor_meta(values[slot]) for slot in instruction.writes if values[slot] is not None}
     set_autocast(instruction.autocast)
     try:
-        result = instruction.op(*args, **kwargs)
+        result = corrected(instruction.op, args, kwargs, instruction.op(*args, **kwargs))
     except (*FAKE_TENSOR_ERRORS, NotImplementedError):
         return None
     except (RuntimeError, TypeError, ValueError, IndexError) as error:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.fuzz.toolbox import (
     F,
     Shrink,
@@ -606,7 +604,6 @@ def seed_3_program_4_step(compile, b, d):
     return events
 
 
-@pytest.mark.xfail(strict=True, reason="open: einsum with a dimension of size 1; the gradient has another stride there")
 def test_seed_3_program_4():
     check(seed_3_program_4_step, leaf(), leaf(1, 3, dtype=torch.bfloat16), allow_fallback=True)
 
@@ -625,6 +622,105 @@ def seed_3_program_259_step(compile, b):
     return events
 
 
-@pytest.mark.xfail(strict=True, reason="open: einsum with a dimension of size 1; the gradient has another stride there")
 def test_seed_3_program_259():
     check(seed_3_program_259_step, leaf(1, 3), allow_fallback=True)
+
+
+def seed_2_program_146_step(compile, c, d):
+    @compile()
+    def f(c, d):
+        return d * 2 + d, F.linear(d, c), torch.gather(d, 0, d.argsort(0))
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = f(c, d)
+    return torch.autograd.grad(sum(value.float().sin().sum() for value in out), (c, d))
+
+
+def test_seed_2_program_146():
+    check(seed_2_program_146_step, leaf(2, 2), leaf(4, 16, 2))
+
+
+def uses_around_a_returned_view_step(compile, d):
+    @compile()
+    def f(d):
+        return d.exp() + d.cos(), d.view(-1), d.sin()
+
+    a, view, b = f(d)
+    return torch.autograd.grad((a * b).sum() + view.exp().sin().sum() + d.tanh().sum(), d)
+
+
+def test_uses_around_a_returned_view():
+    check(uses_around_a_returned_view_step, leaf(16, 16))
+
+
+def views_of_a_shared_view_step(compile, d):
+    @compile()
+    def f(d):
+        t = d.view(16, 16)
+        return t.mT, t.view(8, 32), d.sin()
+
+    a, b, c = f(d)
+    return torch.autograd.grad(a.exp().sin().sum() + b.tanh().sum() + c.exp().sum() + d.cos().sum(), d)
+
+
+def test_views_of_a_shared_view():
+    check(views_of_a_shared_view_step, leaf(256), allow_fallback=True)
+
+
+def view_of_an_intermediate_between_its_uses_step(compile, d):
+    @compile()
+    def f(d):
+        t = d * 2
+        a = t.exp()
+        v = t.view(-1)
+        b = t.cos()
+        w = t.mT
+        return t, a.sin(), v, b.tanh(), w, t.sigmoid()
+
+    t, a, v, b, w, c = f(d)
+    loss = a.sum() + v.sin().sum() + b.sum() + w.tanh().sum() + t.exp().sum() + c.sum()
+    return torch.autograd.grad(loss, d)
+
+
+def test_view_of_an_intermediate_between_its_uses():
+    check(view_of_an_intermediate_between_its_uses_step, leaf(16, 16), allow_fallback=True)
+
+
+def seed_11_program_31_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t4 = torch.log1p(a.abs())
+        t6 = t4.squeeze()
+        t4.mul_(b)
+        t7 = t6.sum(0)
+        return {"q": t7}
+
+    out = f(a, b)
+    attempt(events, lambda: torch.autograd.grad(loss_of(out, "q"), (b,), allow_unused=True))
+    attempt(events, lambda: loss_of(out, "q").backward(retain_graph=True))
+    return events
+
+
+def test_seed_11_program_31():
+    """A view whose base is modified gets its node late: after that of the op that uses the view."""
+    check(seed_11_program_31_step, constant(2, 2), leaf())
+
+
+def late_view_between_stages_step(compile, a, b):
+    @compile()
+    def f(a, b):
+        t = a.abs()
+        view = t.squeeze()
+        t.mul_(b)
+        return view.sum(0), t
+
+    out, t = f(a, b)
+    t.sin().sum().backward(retain_graph=True)
+    (out * 3).sum().backward()
+    return out, t
+
+
+def test_late_view_between_stages():
+    check(late_view_between_stages_step, constant(2, 1, 2), leaf(), allow_fallback=True)

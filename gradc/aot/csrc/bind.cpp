@@ -65,10 +65,11 @@ class PythonDerive : public Derive {
       if (found.is_none()) {
         return nullptr;
       }
-      auto [plan, saved, released, frees_hidden] =
-          found.cast<std::tuple<std::shared_ptr<Plan>, std::vector<int64_t>, std::vector<int64_t>, bool>>();
+      using Numbers = std::vector<int64_t>;
+      auto [plan, saved, released, frees_hidden, views] =
+          found.cast<std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers>>();
       return std::make_shared<CompiledBackward>(
-          CompiledBackward{std::move(plan), std::move(saved), std::move(released), frees_hidden});
+          CompiledBackward{std::move(plan), std::move(saved), std::move(released), frees_hidden, std::move(views)});
     });
   }
 

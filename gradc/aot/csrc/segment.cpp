@@ -281,6 +281,9 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
     grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
   }
+  for (const auto position : backward.views) {
+    grads[position] = at::alias(grads[position]);
+  }
   return grads;
 }
 

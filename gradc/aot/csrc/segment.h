@@ -61,12 +61,14 @@ struct SegmentLayout {
 };
 
 // A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
-// the saved tensors that are freed with it.
+// the saved tensors that are freed with it. `views` are gradients that the engine must see as views: it adds to any other in
+// place, and keeps its strides.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;
   std::vector<int64_t> saved;
   std::vector<int64_t> released;
   bool frees_hidden = false;
+  std::vector<int64_t> views;
 };
 
 using Key = std::vector<int64_t>;

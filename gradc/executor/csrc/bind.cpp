@@ -92,7 +92,9 @@ class Builder {
       step.outs.push_back(out.is_none() ? -1 : out.cast<Index>());
     }
     step.deaths = given.attr("deaths").cast<std::vector<Index>>();
-    if (tracks_versions(step.op)) {
+    const auto symbol = c10::Symbol::fromQualString(step.op.operator_name().name);
+    step.is_foreign = !symbol.is_aten() && !symbol.is_prims();
+    if (!step.is_foreign && tracks_versions(step.op)) {
       step.writes = given.attr("writes").cast<std::vector<Index>>();
       step.shares = given.attr("shares").cast<std::vector<std::pair<Index, Index>>>();
     }

@@ -21,6 +21,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
 #include <cstddef>
@@ -118,6 +119,7 @@ struct Step {
   Pointwise pointwise;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
+  bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager
 };
 
 // Where a symbol's value is read when a run starts.
@@ -174,6 +176,7 @@ struct Frame {
   Binding bound;
   std::vector<c10::IValue> stack;
   bool is_exact = false;
+  c10::impl::LocalDispatchKeySet ambient = c10::impl::tls_local_dispatch_key_set();
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 

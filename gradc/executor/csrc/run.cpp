@@ -23,6 +23,23 @@ struct BelowAutograd {
   at::AutoGradMode grad_mode{true};
 };
 
+// All of the dispatcher, for an op that is not ATen's: what its kernel calls counts versions itself. No gradient is recorded,
+// since the inputs' history is none of its business.
+class AsInEager {
+ public:
+  explicit AsInEager(const Frame& frame) : dispatch_(keys(frame)) {}
+
+ private:
+  static c10::impl::LocalDispatchKeySet keys(const Frame& frame) {
+    auto keys = frame.ambient;
+    const auto now = c10::impl::tls_local_dispatch_key_set();
+    keys.excluded_ = (keys.excluded_ - c10::autocast_dispatch_keyset) | (now.excluded_ & c10::autocast_dispatch_keyset);
+    return keys;
+  }
+  at::AutoGradMode grad_mode_{false};
+  c10::impl::ForceDispatchKeyGuard dispatch_;
+};
+
 // Puts each step under the autocast that its kernel saw when it was captured; in the end, the ambient one is back.
 class AutocastSwitch {
  public:
@@ -108,7 +125,12 @@ void call_boxed(const Step& step, Frame& frame) {
       frame.stack.emplace_back(frame[operand]);
     }
   }
-  step.op.callBoxed(frame.stack);
+  if (step.is_foreign) {
+    const AsInEager dispatch(frame);
+    step.op.callBoxed(frame.stack);
+  } else {
+    step.op.callBoxed(frame.stack);
+  }
   Receiver receiver(step, frame);
   for (c10::IValue& value : frame.stack) {
     receiver.take(std::move(value));

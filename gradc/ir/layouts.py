@@ -1,0 +1,142 @@
+"""How a kernel really lays its results out, where fake tensors may be wrong about it.
+
+    corrected: (op, args, kwargs, fake result) -> the result, as fake tensors with the strides that the kernel gives
+
+Fake tensors get their strides from formulas written apart from the kernels, and some differ: a product of a transposed and an
+expanded bfloat16 tensor, dimensions of size 1. Only layouts that are not contiguous are in doubt. There the kernel itself is
+asked, once for each set of arguments, by a call on zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.ir.program import leaves, map_leaves
+from gradc.torch_private import is_fake, without_dispatch_modes
+
+_aten = torch.ops.aten
+MAX_ELEMENTS = 1 << 24  # of the arguments together; beyond, the question costs more than the doubt is worth
+
+# Always contiguous, or views computed by the code that serves real tensors.
+_CERTAIN = frozenset(
+    packet.default
+    for packet in (_aten.mm, _aten.addmm, _aten.bmm, _aten.t, _aten.permute, _aten.expand, _aten.unsqueeze, _aten.detach)
+) | {_aten.transpose.int, _aten.slice.Tensor, _aten.select.int, _aten.alias.default, _aten.as_strided.default}  # fmt: skip
+
+Layout = tuple[tuple[int, ...], ...]  # sizes and strides
+
+
+class _Zeros:
+    """Stands in a hashable tree of arguments for a tensor of zeros."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        numbers = (_hint(tensor.size()), _hint(tensor.stride()))
+        self.key = (tensor.dtype, tensor.device, numbers)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Zeros) and self.key == other.key
+
+    def make(self) -> torch.Tensor:
+        dtype, device, (size, stride) = self.key
+        return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
+
+
+def corrected(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    """See the module's docstring.
+
+    Raises:
+        UnsupportedError: if strides of symbolic sizes would have to be corrected.
+    """
+    made = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+    given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, torch.Tensor)]
+    if op in _CERTAIN or not _is_in_doubt(op, given, made):
+        return result
+    layouts = _ask(op, _frozen(args), _frozen(kwargs))
+    if layouts is None or len(layouts) != len(made):
+        return result
+    wanted = iter(layouts)
+    return map_leaves(lambda leaf: _laid_out(op, leaf, next(wanted)) if isinstance(leaf, torch.Tensor) else leaf, result)
+
+
+def _is_in_doubt(op: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    tensors = [*given, *made]
+    if not given or not made or op._schema.is_mutable or not all(_is_plain_fake(tensor) for tensor in tensors):
+        return False
+    if sum(_count(tensor) for tensor in given) > MAX_ELEMENTS:
+        return False
+    return not all(_is_usual(_hint(tensor.size()), _hint(tensor.stride())) for tensor in tensors)
+
+
+def _is_plain_fake(tensor: torch.Tensor) -> bool:
+    return is_fake(tensor) and tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
+
+
+@functools.lru_cache(maxsize=4096)
+def _ask(op: Any, args: Any, kwargs: Any) -> tuple[Layout, ...] | None:
+    """The layouts of what the kernel returns; None where it cannot be asked with zeros."""
+    is_random = torch.Tag.nondeterministic_seeded in op.tags
+    with without_dispatch_modes(), torch.no_grad(), torch.random.fork_rng([]) if is_random else contextlib.nullcontext():
+        try:
+            result = op(*_thawed(args), **dict(_thawed(kwargs)))
+        except Exception:  # zeros are no fit argument: a singular matrix, say
+            return None
+    return tuple((tuple(leaf.size()), leaf.stride()) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
+
+
+def _laid_out(op: Any, fake: torch.Tensor, wanted: Layout) -> torch.Tensor:
+    size, stride = wanted
+    if _hint(fake.size()) != size or _hint(fake.stride()) == stride:
+        return fake
+    if any(isinstance(number, torch.SymInt) for number in (*fake.size(), *fake.stride())):
+        raise UnsupportedError("symbolic sizes of a tensor that its kernel lays out otherwise", str(op))
+    if any(result.alias_info is not None for result in op._schema.returns):
+        return fake.as_strided(size, stride, fake.storage_offset())
+    return torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
+
+
+def _is_usual(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """True if the strides are those of a fresh, contiguous tensor."""
+    usual = 1
+    for length, step in zip(reversed(size), reversed(stride), strict=True):
+        if step != usual:
+            return False
+        usual *= max(length, 1)
+    return True
+
+
+def _count(tensor: torch.Tensor) -> int:
+    extent = 1
+    for length, step in zip(_hint(tensor.size()), _hint(tensor.stride()), strict=True):
+        extent += (length - 1) * step
+    return extent
+
+
+def _hint(numbers: Any) -> tuple[int, ...]:
+    return tuple(number.node.hint if isinstance(number, torch.SymInt) else number for number in numbers)
+
+
+def _frozen(tree: Any) -> Any:
+    """``tree`` as something hashable, with zeros for tensors, and hints for symbols."""
+    if isinstance(tree, torch.Tensor):
+        return _Zeros(tree)
+    if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return tree.node.hint
+    if isinstance(tree, dict):
+        return tuple((key, _frozen(value)) for key, value in tree.items())
+    if isinstance(tree, (tuple, list)):
+        return tuple(_frozen(item) for item in tree)
+    return tree
+
+
+def _thawed(tree: Any) -> Any:
+    if isinstance(tree, _Zeros):
+        return tree.make()
+    return [_thawed(item) for item in tree] if isinstance(tree, tuple) else tree

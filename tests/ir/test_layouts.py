@@ -1,0 +1,52 @@
+"""Strides as kernels give them, where fake tensors have others."""
+
+import pytest
+import torch
+
+import gradc
+from gradc.torch_private import FakeTensorMode
+from tests.oracle import check, leaf
+
+bf16 = torch.bfloat16
+
+
+def test_fake_tensors_are_still_wrong():
+    """Without this there would be nothing to correct."""
+    with FakeTensorMode():
+        product = torch.empty((), dtype=bf16).expand(2, 3) * torch.empty(3, 2, dtype=bf16).t()
+    assert product.stride() == (3, 1)
+    assert (torch.empty((), dtype=bf16).expand(2, 3) * torch.empty(3, 2, dtype=bf16).t()).stride() == (1, 2)
+
+
+@pytest.mark.parametrize("backend", ["replay", "eager"])
+def test_product_of_an_expanded_and_a_transposed_tensor(backend):
+    def step(compile, e, x):
+        product = compile(lambda e, x: e.expand(2, 3) * x.t(), backend=backend)(e, x)
+        product.sin().sum().backward()
+        return product
+
+    check(step, leaf(dtype=bf16), leaf(3, 2, dtype=bf16))
+
+
+def test_gradient_of_a_sum_of_products():
+    def step(compile, a, b):
+        return torch.autograd.grad(compile(lambda a, b: (a.mT * b).sum())(a, b), (a, b))
+
+    check(step, leaf(2, 3, dtype=bf16), leaf(3, 2, dtype=bf16))
+
+
+def test_draws_are_left_alone():
+    def step(compile, x):
+        y = compile(lambda x: torch.nn.functional.dropout(x.mT, 0.5))(x)
+        y.sum().backward()
+        return y, torch.rand(2)
+
+    check(step, leaf(4, 6))
+
+
+def test_symbolic_sizes_run_eagerly():
+    f = gradc.compile(lambda e, x: e.expand(x.shape[1], x.shape[0]) * x.t(), dynamic=True)
+    gradc.reset()
+    e, x = torch.randn((), dtype=bf16), torch.randn(3, 2, dtype=bf16)
+    assert f(e, x).stride() == (1, 2)
+    assert list(gradc.counters["fallbacks"]) == ["symbolic sizes of a tensor that its kernel lays out otherwise"]
