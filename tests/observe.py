@@ -133,7 +133,7 @@ def _traits(tensor: torch.Tensor) -> dict[str, Any]:
         "shape": None if tensor.is_nested else tuple(tensor.shape),
         "layout": tensor.layout,
         "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
+        "is_leaf": _is_leaf(tensor),
         "inference": tensor.is_inference(),
         "is_conj": tensor.is_conj(),
         "is_neg": tensor.is_neg(),
@@ -144,6 +144,13 @@ def _traits(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout is torch.sparse_coo:
         traits["is_coalesced"] = tensor.is_coalesced()
     return traits
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool | str:
+    try:
+        return tensor.is_leaf
+    except RuntimeError as error:  # a view made without recording, whose base was mutated with it
+        return str(error)
 
 
 def _storage_key(tensor: torch.Tensor) -> int:

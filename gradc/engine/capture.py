@@ -19,6 +19,7 @@ from gradc.errors import UnsupportedError
 from gradc.executor import native
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder, tensor_meta
+from gradc.state import autocast_set_to
 
 Slots = list[int]  # -1: an undefined gradient
 Waiting = list[tuple[int, Slots]]
@@ -131,6 +132,13 @@ class LiveRecorder(Recorder):
         if op._schema.name in _EXPLICIT_OFFSET:
             self.has_offsets = True
         return result
+
+    def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
+        seen = self._seen_by(op)
+        if not seen.enabled:
+            return op(*args, **kwargs)
+        with autocast_set_to(seen):  # a mode runs with autocast off; in eager, what the kernel calls is cast
+            return op(*args, **kwargs)
 
     def _result(self, op: Any, leaf: Any) -> int | None:
         if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:

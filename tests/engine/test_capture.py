@@ -685,3 +685,12 @@ def test_inner_accumulation_by_a_checkpoint_is_seen() -> None:
         return step
 
     check(make, captures=None)
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_kernels_that_call_others_see_the_autocast_around_backward(is_captured: bool) -> None:
+    """The kernel of roll calls cat, and autocast to bfloat16 refuses float16 there. Found by the fuzzer."""
+    y = leaf(3, 4, dtype=torch.float16).roll((1, 1), (0, 1)).sum()
+    chosen = compiled_autograd.enable if is_captured else compiled_autograd.disable
+    with torch.autocast("cpu", torch.bfloat16), chosen(), pytest.raises(RuntimeError, match="autocast::prioritize"):
+        y.backward()
