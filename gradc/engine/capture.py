@@ -308,8 +308,8 @@ def capture(walk: Any) -> tuple[list[torch.Tensor | None], Capture]:
     extension = native.extension()
     assert extension is not None
     observer = Capture(walk)
-    results = extension.capture(walk, observer)
-    observer.results = observer._slots(results)
+    known, results = extension.capture(walk, observer)
+    observer.results = observer._slots(known)
     observer._fail_if_tainted()
     return results, observer
 

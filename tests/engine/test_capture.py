@@ -694,3 +694,15 @@ def test_kernels_that_call_others_see_the_autocast_around_backward(is_captured: 
     chosen = compiled_autograd.enable if is_captured else compiled_autograd.disable
     with torch.autocast("cpu", torch.bfloat16), chosen(), pytest.raises(RuntimeError, match="autocast::prioritize"):
         y.backward()
+
+
+def test_gradients_that_are_one_tensor_stay_one_object() -> None:
+    """Also where a hooked node returned them. Found by the fuzzer."""
+    for _ in range(3):
+        x, y = leaf(3), leaf(3, seed=1)
+        total = x + y
+        total.retain_grad()
+        with compiled_autograd.enable():
+            first, second = torch.autograd.grad(total.sin().sum(), (x, y))
+        assert first is second
+    assert gradc.counters["compiled_autograd"] == {"captures": 1, "hits": 2}

@@ -145,14 +145,19 @@ class PythonObserver : public Observer {
   py::object target_;
 };
 
-py::list capture(Walk& walk, const py::object& target) {
+// Returns the results as `target` knows them, and as they are to be returned.
+py::tuple capture(Walk& walk, const py::object& target) {
   PythonObserver observer(target);
-  variable_list results;
+  variable_list known, results;
   {
     const py::gil_scoped_release no_gil;
-    results = inside_engine(walk, [&] { return LiveRun(walk, &observer).run(); });
+    results = inside_engine(walk, [&] {
+      LiveRun live(walk, &observer);
+      known = live.run();
+      return live.as_returned(known);
+    });
   }
-  return to_python(results);
+  return py::make_tuple(to_python(known), to_python(results));
 }
 
 py::tuple call_replay(Walk& walk, const std::shared_ptr<Recording>& recording) {

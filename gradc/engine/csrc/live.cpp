@@ -167,6 +167,16 @@ variable_list LiveRun::run() {
   }
 }
 
+variable_list LiveRun::as_returned(variable_list results) const {
+  for (auto& result : results) {
+    const auto found = returned_.find(result.unsafeGetTensorImpl());
+    if (result.defined() && found != returned_.end()) {
+      result = found->second;
+    }
+  }
+  return results;
+}
+
 // As the engine: one root is the first task; several hang under a node that sends them.
 void LiveRun::start() {
   const auto& roots = walk_.request.roots;
@@ -296,7 +306,11 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
     for (auto& output : outputs) {
       if (output.defined()) {
         const bool is_held = !torch::autograd::impl::is_tensor_stealable(output);
-        output = output.variable_data();
+        const at::Tensor handle = output.variable_data();
+        if (!walk_.nodes[node].accumulate && walk_.request.is_partial) {
+          returned_.emplace(handle.unsafeGetTensorImpl(), output);
+        }
+        output = handle;
         if (is_held) {
           held_values_.insert(output.unsafeGetTensorImpl());
         }
