@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Any
 
-from tests.compilers import DYNAMO, Compiler
+from tests.compilers import DYNAMO, GRADC, Compiler
 from tests.fuzz.program import Program, smaller
 from tests.oracle import Report, compare
 
@@ -20,8 +20,8 @@ TIMEOUT_SECONDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """``status``: ok, eagerly (a part ran eagerly), undefined (eager reads memory that nobody wrote), dynamo (its own eager
-    backend differs, too), wrong, hang.
+    """``status``: ok, eagerly (a part ran eagerly), undefined (eager reads memory that nobody wrote), the name of a compiler
+    that this one stands on and that differs too (dynamo, gradc), wrong, hang.
     """
 
     status: str
@@ -41,10 +41,9 @@ def judge(program: Program, compiler: Compiler) -> Verdict:
         return Verdict("eagerly", ", ".join(report.fallbacks)) if report.fallbacks else Verdict("ok")
     if _is_undefined(program):
         return Verdict("undefined")
-    if _uses_dynamo(compiler):
-        dynamo = _compare(program, DYNAMO)
-        if dynamo is None or dynamo.differences:
-            return Verdict("dynamo", report.differences[0])
+    for below in _below(compiler):
+        if _is_different(program, below):
+            return Verdict(below.name, report.differences[0])
     return Verdict("wrong", "\n".join(report.differences[:4]))
 
 
@@ -84,10 +83,7 @@ def _is_wrong(program: Program, compiler: Compiler, wrong: str) -> bool:
         return False
     if kind_of(report.differences[0]) != wrong:
         return False
-    if not _uses_dynamo(compiler):
-        return True
-    dynamo = _compare(program, DYNAMO)
-    return dynamo is not None and not dynamo.differences
+    return not any(_is_different(program, below) for below in _below(compiler))
 
 
 def _is_undefined(program: Program) -> bool:
@@ -96,9 +92,16 @@ def _is_undefined(program: Program) -> bool:
     return "rrelu" in text and "packed_as_double()" in text
 
 
-def _uses_dynamo(compiler: Compiler) -> bool:
-    """Whether Dynamo may be to blame for a difference."""
-    return compiler is not DYNAMO and compiler.name != "captured"
+def _below(compiler: Compiler) -> tuple[Compiler, ...]:
+    """What a compiler stands on, and what may be to blame for a difference."""
+    if compiler.name in ("dynamo", "captured"):
+        return ()
+    return (DYNAMO, GRADC) if compiler.is_captured else (DYNAMO,)
+
+
+def _is_different(program: Program, compiler: Compiler) -> bool:
+    report = _compare(program, compiler)
+    return report is None or bool(report.differences)
 
 
 def _compare(program: Program, compiler: Compiler) -> Report | None:
