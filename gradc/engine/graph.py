@@ -37,6 +37,15 @@ def call_node(node: Callable[..., Any], inputs: list[Any]) -> Any:
     return node(inputs)
 
 
+def accumulate_grad_(variable: torch.Tensor, grad: torch.Tensor) -> None:
+    """What a leaf does with its gradient: keeps it in ``.grad``, or adds it in place to the one that is there."""
+    with torch.no_grad():
+        if variable.grad is None:
+            variable.grad = torch.empty_like(variable).copy_(grad)
+        else:
+            variable.grad.add_(grad)
+
+
 def exec_final_callbacks() -> None:
     """Where the engine runs the callbacks that hooks have queued."""
 
@@ -173,7 +182,8 @@ class _Builder:
 
     def accumulated(self, node: int, grad: Any) -> list[Any]:
         if grad is not None:
-            self.call(torch.ops.inductor.accumulate_grad_.default, (self.live.nodes[self.report.variables[node]], grad))
+            values = self.live.nodes[self.report.variables[node]], grad
+            self.call(accumulate_grad_, values, name="accumulate_grad_")
         return []
 
     def node_results(self, event: Boundary, values: list[Any]) -> list[Any]:

@@ -96,8 +96,8 @@ def _code(graph: Any) -> str:
 
 
 def _reasons(nodes: list[Seen], is_static: bool, line_of: Callable[[int], str]) -> Iterator[str]:
-    """Compare with the earlier graph that agrees longest: shapes that changed, or the first node that is new."""
-    closest = max(_earlier, key=lambda earlier: _num_equal(earlier.nodes, nodes), default=Graph(-1, []))
+    """Compare with the closest earlier graph: shapes that changed, or the first node that is new."""
+    closest = max(reversed(_earlier), key=lambda earlier: _likeness(earlier.nodes, nodes), default=Graph(-1, []))
     best = closest.nodes
     alike = len(best) == len(nodes) and all(a.structure == b.structure for a, b in zip(best, nodes))
     number = _num_equal(best, nodes)
@@ -117,9 +117,10 @@ def _reasons(nodes: list[Seen], is_static: bool, line_of: Callable[[int], str]) 
         )
     if best:
         before = best[number] if number < len(best) else None
+        line = line_of(number)
         yield (
             f"  closest: captured graph {closest.number}; first difference at {nodes[number].name} (NodeCall {number}): "
-            f"{_difference(before, nodes[number])}\n  at {line_of(number) or HOW_TO_KNOW}"
+            f"{_difference(before, nodes[number])}\n  {f'at {line}' if line else HOW_TO_KNOW}"
         )
 
 
@@ -150,6 +151,10 @@ def _difference(before: Seen | None, now: Seen) -> str:
     if now.name == "torch::autograd::GraphRoot":
         return "other gradients are asked for, or autocast or another global mode is different"
     return "a constant that it holds, or which gradients are needed, is different"
+
+
+def _likeness(earlier: list[Seen], nodes: list[Seen]) -> tuple[int, int]:
+    return _num_equal(earlier, nodes), sum(before == now for before, now in zip(earlier, nodes))
 
 
 def _num_equal(earlier: list[Seen], nodes: list[Seen]) -> int:
