@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import gradc
 from benchmarks.hooks_every_step import Run, problems
 
 
-def test_two_thousand_steps() -> None:
-    gradc.reset()
-    run = Run()
-    for _ in range(300):
-        run.step()
-    before = run.look()
-    for _ in range(2000):
-        run.step()
-    assert problems(before, run.look()) == []
+def test_three_thousand_steps() -> None:
+    """In a process of its own: what other tests left in this one comes and goes."""
+    command = [sys.executable, "-m", "benchmarks.hooks_every_step", "--steps", "3000"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "flat" in done.stdout, done.stdout + done.stderr
 
 
 def test_each_problem_is_seen() -> None:
