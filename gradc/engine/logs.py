@@ -10,11 +10,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from gradc.engine.origins import HOW_TO_KNOW, line_of
-from gradc.ir.recorder import tensor_meta
+from gradc.ir.program import SHORT_DTYPE
 from gradc.report.record import is_heard, is_logged, log
 
 Shapes = tuple[int, ...]
+Layout = tuple[torch.dtype, Shapes, Shapes]  # dtype, sizes and strides of a tensor
 _KEPT = 64
 
 
@@ -26,7 +29,7 @@ class Seen:
     edges: tuple[int, ...] = ()
     sizes: Shapes = ()
     key: bytes = b""
-    tensors: tuple[str, ...] = ()
+    tensors: tuple[Layout, ...] = ()
     is_live: bool = False
     is_leaf: bool = False
 
@@ -69,7 +72,7 @@ def _seen(walk: Any, node: int) -> Seen:
         tuple(walk.edges(node)),
         tuple(walk.node_sizes(node)),
         walk.key_of(node),
-        tuple(str(tensor_meta(tensor)) for tensor in walk.held(node)),
+        tuple((tensor.dtype, tensor.shape, tensor.stride()) for tensor in walk.held(node)),
         walk.is_opaque(node),
         walk.is_leaf(node),
     )
@@ -147,10 +150,15 @@ def _difference(before: Seen | None, now: Seen) -> str:
         return "its leaf has a .grad now" if len(now.tensors) > len(before.tensors) else "its leaf had a .grad"
     for old, new in zip(before.tensors, now.tensors):
         if old != new:
-            return f"holds {new}, where it held {old}"
+            return f"holds {_text(new)}, where it held {_text(old)}"
     if now.name == "torch::autograd::GraphRoot":
         return "other gradients are asked for, or autocast or another global mode is different"
     return "a constant that it holds, or which gradients are needed, is different"
+
+
+def _text(layout: Layout) -> str:
+    dtype, shape, stride = layout
+    return f"{SHORT_DTYPE.get(dtype, dtype)}{list(shape)}{list(stride)}"
 
 
 def _likeness(earlier: list[Seen], nodes: list[Seen]) -> tuple[int, int]:

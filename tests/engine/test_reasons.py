@@ -24,8 +24,9 @@ def reasons(*backwards: Callable[[], None]) -> str:
     return "\n".join(str(event) for artifact, event in events if artifact == "recompiles")
 
 
-def product(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
-    return (x * x).add(x, alpha=factor).sum()
+def product(x: torch.Tensor, factor: float = 2.0, other: torch.Tensor | None = None) -> torch.Tensor:
+    y = x if other is None else other
+    return (x * y).add(x, alpha=factor).sum()
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -65,6 +66,7 @@ def asked_for_less() -> None:
         (lambda: product(leaf(3), 3.0).backward(), "AddBackward0 (NodeCall 2)", "a constant that it holds"),
         (lambda: product(leaf(3).double()).backward(), "SumBackward0 (NodeCall 1)", "a constant that it holds"),
         (lambda: product(leaf(3).exp()).backward(), "ExpBackward0 (NodeCall 4)", "was torch::autograd::AccumulateGrad"),
+        (lambda: product(leaf(3), other=leaf(3)).backward(), "MulBackward0 (NodeCall 3)", "its gradients go to other nodes"),
         (lambda: product(leaf(4)).backward(), "SumBackward0 (NodeCall 1)", "sizes were [3], are [4]"),
     ],
 )
@@ -112,13 +114,21 @@ def test_line_of_an_eager_forward() -> None:
         loss.backward()
 
     text = reasons(lambda: backward(2.0), lambda: backward(3.0))
-    line = inspect.getsourcelines(product)[1] + 1
-    assert f"test_reasons.py:{line} in product, code: return (x * x).add(x, alpha=factor).sum()" in text
+    line = inspect.getsourcelines(product)[1] + 2
+    assert f"test_reasons.py:{line} in product, code: return (x * y).add(x, alpha=factor).sum()" in text
     assert "user line unknown" in reasons(lambda: product(leaf(3)).backward(), lambda: product(leaf(3), 3.0).backward())
 
 
 def test_line_of_a_compiled_forward() -> None:
     compiled = gradc.compile(product)
     text = reasons(lambda: leaf(3).exp().sum().backward(), lambda: compiled(leaf(3)).backward())
-    line = inspect.getsourcelines(product)[1] + 1
-    assert f"test_reasons.py:{line} in product, code: return (x * x).add(x, alpha=factor).sum()" in text
+    line = inspect.getsourcelines(product)[1] + 2
+    assert f"test_reasons.py:{line} in product, code: return (x * y).add(x, alpha=factor).sum()" in text
+
+
+def test_tensor_that_is_laid_out_otherwise() -> None:
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        return (leaf(3, 3) * y).sum()
+
+    text = reasons(lambda: loss(torch.ones(3, 3)).backward(), lambda: loss(torch.ones(3, 3).mT).backward())
+    assert "MulBackward0 (NodeCall 2): holds f32[3, 3][1, 3], where it held f32[3, 3][3, 1]" in text
