@@ -706,3 +706,21 @@ def test_gradients_that_are_one_tensor_stay_one_object() -> None:
             first, second = torch.autograd.grad(total.sin().sum(), (x, y))
         assert first is second
     assert gradc.counters["compiled_autograd"] == {"captures": 1, "hits": 2}
+
+
+def test_strides_where_eager_adds_in_place_to_what_a_hooked_node_returned() -> None:
+    """In a dimension of size 1 a sum has other strides. Found by the fuzzer."""
+
+    def make() -> Step:
+        def step(_: int) -> Any:
+            x = leaf(2, 1, 2)
+            noise = torch.empty_strided((2, 1, 2), (1, 2, 2)).fill_(0.5)
+            early = x.transpose(0, -1) * noise
+            late = x.exp()
+            late.register_hook(lambda grad: grad * 2)
+            (early.transpose(0, -1) * 3 + late).sum().backward()
+            return x.grad
+
+        return step
+
+    check(make)

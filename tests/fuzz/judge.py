@@ -34,7 +34,7 @@ class _Hang(BaseException):
 
 def judge(program: Program, compiler: Compiler) -> Verdict:
     """Compare one program with eager."""
-    report = _compare(program, compiler)
+    report = _compare(program, compiler) or _compare(program, compiler)  # a process that was paused looks like one that hangs
     if report is None:
         return Verdict("hang")
     if not report.differences:

@@ -93,6 +93,7 @@ class LiveRun {
   void push(uint32_t node, variable_list inputs);
   bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
+  bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
   void mark_external(const variable_list& tensors);
   Snapshot<at::Tensor> snapshot() const;
 
@@ -109,6 +110,7 @@ class LiveRun {
   std::unordered_set<const void*> external_storages_;
   std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned it
   std::unordered_map<const void*, at::Tensor> returned_; // handle given to the rest -> what a boundary returned
+  std::unordered_set<const void*> owned_values_; // what nobody kept: eager adds to it in place
   std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
 };
 
