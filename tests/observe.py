@@ -133,7 +133,7 @@ def _traits(tensor: torch.Tensor) -> dict[str, Any]:
         "shape": None if tensor.is_nested else tuple(tensor.shape),
         "layout": tensor.layout,
         "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
+        "is_leaf": _is_leaf(tensor),
         "inference": tensor.is_inference(),
         "is_conj": tensor.is_conj(),
         "is_neg": tensor.is_neg(),
@@ -144,6 +144,13 @@ def _traits(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout is torch.sparse_coo:
         traits["is_coalesced"] = tensor.is_coalesced()
     return traits
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool | str:
+    try:
+        return tensor.is_leaf
+    except RuntimeError as error:  # a view made without recording, whose base was mutated with it
+        return str(error)
 
 
 def _storage_key(tensor: torch.Tensor) -> int:
@@ -261,7 +268,10 @@ def _other(first: str, path: str) -> str:
 
 
 def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit (NaN payloads too) or by ``torch.equal`` (to which 0 is -0); close if not ``is_bitwise``."""
+    """Equal bit for bit, but for -0 and for which NaN it is; close if not ``is_bitwise``.
+
+    A sum or product of two NaNs is either of them: ATen itself differs between a tensor's vectorised part and the rest.
+    """
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
         return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
@@ -278,7 +288,12 @@ def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> 
         return False
     if not is_bitwise and (a.is_floating_point() or a.is_complex()):
         return _is_close(a, b)
-    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or torch.equal(a, b)
+    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or _is_equal(a, b)
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    is_nan = a.isnan()
+    return torch.equal(is_nan, b.isnan()) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

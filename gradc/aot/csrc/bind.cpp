@@ -87,6 +87,10 @@ class PythonDerive : public Derive {
     });
   }
 
+  void* backwards() const override {
+    return backwards_->ptr();
+  }
+
  private:
   std::shared_ptr<py::object> backwards_;
 };

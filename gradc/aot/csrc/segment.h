@@ -91,6 +91,8 @@ class Derive {
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked) = 0;
+  // The gradc.aot.derive.Backwards behind it: a borrowed PyObject*.
+  virtual void* backwards() const = 0;
 };
 
 // The backwards of one segment by key. Bounded: sizes that keep changing push out what was there.
@@ -141,6 +143,15 @@ struct SegmentNode : torch::autograd::Node {
   void show_entries(size_t end);
   const SegmentLayout& layout() const {
     return region_->segments[number_];
+  }
+  const RegionLayout& region() const {
+    return *region_;
+  }
+  size_t number() const {
+    return number_;
+  }
+  const std::vector<int64_t>& symbols() const {
+    return symbols_;
   }
 
  private:
