@@ -4,7 +4,7 @@ BIN    := .venv/bin
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/*/csrc/*)
 
-.PHONY: help venv demo test check sweep fuzz bench clean
+.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks bench clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -12,6 +12,8 @@ help:
 	@echo "make check   lint, types, import direction"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (an hour)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
+	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
+	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine)"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -44,6 +46,13 @@ PROGRAMS ?= 200
 SEED     ?= 0
 fuzz: venv
 	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED)
+
+FORWARD ?= captured
+fuzz-captured: venv
+	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED) --compiler $(FORWARD)
+
+hooks: venv
+	$(BIN)/python -m benchmarks.hooks_every_step
 
 bench: venv
 	$(BIN)/python -m benchmarks.steps

@@ -47,13 +47,28 @@ def _dynamo_settings(**settings: bool) -> Callable[[], contextlib.AbstractContex
     return lambda: torch._dynamo.config.patch(**settings)
 
 
+def _torch_compile() -> Compile:
+    """torch.compile with Inductor, as a backend of its own: equal backends share what Dynamo compiled for the first."""
+    inductor = torch._dynamo.lookup_backend("inductor")
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return inductor(graph, inputs)
+
+    return lambda target: torch.compile(target, backend=backend)
+
+
+def _captured() -> contextlib.AbstractContextManager[Any]:
+    return gradc.compiled_autograd.enable()
+
+
 CONTENDERS: dict[str, Contender] = {
     "eager": Contender(lambda target: target),
-    "torch.compile": Contender(torch.compile),
-    "torch.compile, autograd ops": Contender(torch.compile, _dynamo_settings(trace_autograd_ops=True)),
-    "torch.compile, compiled autograd": Contender(torch.compile, _dynamo_settings(compiled_autograd=True)),
+    "torch.compile": Contender(_torch_compile()),
+    "torch.compile, autograd ops": Contender(_torch_compile(), _dynamo_settings(trace_autograd_ops=True)),
+    "torch.compile, compiled autograd": Contender(_torch_compile(), _dynamo_settings(compiled_autograd=True)),
     "torch.compile aot_eager": Contender(lambda target: torch.compile(target, backend="aot_eager")),
     "gradc": Contender(gradc.compile),
+    "gradc, compiled autograd": Contender(lambda target: torch.compile(target, backend="gradc"), _captured),
 }
 
 

@@ -1,15 +1,17 @@
-"""The live backward, captured: 64 small layers, one layer, and a transformer layer, after an eager forward.
+"""The live backward, captured: 64 small layers, one layer, a transformer layer and a small GPT, after an eager forward.
 
-    python -m benchmarks.compiled_autograd [--upstream]
+    python -m benchmarks.compiled_autograd [--upstream] [--only NAME]
 
 Only ``loss.backward()`` is timed. Contenders take turns, so that a slow minute hits all; ratios are medians over rounds.
-``--upstream`` adds torch's compiled autograd with Inductor, which takes long to compile.
+``--upstream`` adds torch's compiled autograd with Inductor, its caches cold; it takes minutes to compile.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
-import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,7 @@ import torch
 from torch import nn
 
 import gradc
+from benchmarks.models import GPT
 from gradc.engine import compiled_autograd
 from gradc.executor import native
 
@@ -36,6 +39,13 @@ def linear_tanh() -> tuple[nn.Module, torch.Tensor]:
 
 def transformer_layer() -> tuple[nn.Module, torch.Tensor]:
     return nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True), torch.randn(4, 128, 256)
+
+
+def gpt() -> tuple[nn.Module, torch.Tensor]:
+    return GPT(), torch.randint(256, (4, 64))
+
+
+ROUNDS = {mlp: 30, linear_tanh: 200, transformer_layer: 5, gpt: 5}
 
 
 def eager(loss: torch.Tensor) -> None:
@@ -90,14 +100,22 @@ def look_up(model: nn.Module, x: torch.Tensor, rounds: int = 200) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--upstream", action="store_true")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     contenders = {"eager": eager, "gradc": captured}
-    if "--upstream" in sys.argv:
+    if options.upstream:
         contenders["upstream"] = upstream
-    for make, rounds in ((mlp, 30), (linear_tanh, 200), (transformer_layer, 5)):
+    for make, rounds in ROUNDS.items():
+        if options.only not in make.__name__:
+            continue
         print(make.__name__)
         model, x = make()
-        race(model, x, contenders, rounds)
+        with tempfile.TemporaryDirectory() as empty:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
+            race(model, x, contenders, rounds)
         print(f"  look-up    {look_up(model, x) * 1e6:9.0f} us")
     print(dict(gradc.counters["compiled_autograd"]), dict(gradc.counters["fallbacks"]))
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import gradc
+from gradc.backends import DEFAULT_BACKEND
 from gradc.demo import main as demo
 from gradc.errors import ConfigError, GradcError
-from gradc.frontend.compile import DEFAULT_BACKEND
 from gradc.report.check import check
 from gradc.report.explain import explain
 

@@ -14,7 +14,7 @@ import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.source import ConstantSource
+from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -307,9 +307,51 @@ def skip_frames_of(*packages: str) -> None:
         trace_rules.add(package)
 
 
-def guard_module_hooks() -> None:
-    """Let Dynamo notice hooks registered on a module after its first compiled call. It only makes guards stricter."""
+def guard_module_hooks(make_guard: Callable[[], Any]) -> None:
+    """Let Dynamo notice hooks registered on a module after its first compiled call. It only makes guards stricter.
+
+    ``make_guard`` makes one guard for all modules below one: called with it, true if none of the dictionaries of hooks that
+    were added by ``add(names of the modules that lead there, attribute)`` holds one. Where that is None, Dynamo's own serve,
+    one for each dictionary.
+    """
     torch._dynamo.config.skip_nnmodule_hook_guards = False
+    of_each = torch._dynamo.guards.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT
+
+    @functools.wraps(of_each)
+    def of_all(builder: Any, guard: Any) -> None:
+        found = _path_of_hooks(guard.originating_source)
+        guards = builder.__dict__.setdefault("gradc_hook_guards", {})
+        if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
+            return of_each(builder, guard)
+        root, path, attribute = found
+        of_module.add(path, attribute)
+        if root.name not in guards:
+            guards[root.name] = of_module
+            manager = builder.get_guard_manager_from_source(root)
+            manager.add_lambda_guard(of_module, [f"no hooks on the modules of {root.name}"], guard.user_stack)
+
+    torch._dynamo.guards.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT = of_all  # type: ignore[method-assign]
+
+
+def _path_of_hooks(source: Any) -> tuple[Any, list[str], str] | None:
+    """(source of the outermost module, names of the modules from there on, attribute), of a dictionary of hooks."""
+    if not isinstance(source, AttrSource):
+        return None
+    path: list[str] = []
+    attribute, module = source.member, _bare(source.base)
+    while isinstance(module, DictGetItemSource) and isinstance(module.index, str):
+        modules = _bare(module.base)
+        if not isinstance(modules, AttrSource) or modules.member != "_modules":
+            return None
+        path.insert(0, module.index)
+        module = _bare(modules.base)
+    return module, path, attribute
+
+
+def _bare(source: Any) -> Any:
+    while isinstance(source, NNModuleSource):
+        source = source.base
+    return source
 
 
 __all__ = [

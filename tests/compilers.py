@@ -3,11 +3,13 @@
     COMPILERS: name -> Compiler          find: name -> Compiler
 
 A Compiler is what a step gets as its first argument, ``compile``: call it on a function or module, optionally with
-``dynamic=`` or ``fullgraph=``. "eager" returns the function itself, "dynamo" is Dynamo's capture run eagerly.
+``dynamic=`` or ``fullgraph=``. "eager" returns the function itself, "dynamo" is Dynamo's capture run eagerly, "captured"
+is eager whose backward passes go through compiled autograd, "gradc_captured" is gradc with the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -24,36 +26,59 @@ class Compiler:
         name: what reports and tables call it.
         wrap: (function or module, options) -> the compiled one.
         is_bitwise: False where the last bits of a value may differ from eager's, but nothing else.
+        is_captured: True if compiled autograd runs backward. A step then runs twice: to capture, and to replay.
     """
 
     name: str
     wrap: Callable[..., Any]
     is_bitwise: bool = True
+    is_captured: bool = False
 
     def __call__(self, target: Callable[..., Any] | None = None, **options: Any) -> Any:
         if target is None:
             return lambda target: self.wrap(target, **options)
         return self.wrap(target, **options)
 
+    @property
+    def is_gradc(self) -> bool:
+        return self.is_captured or self.name.startswith("gradc")
+
+    @property
+    def num_runs(self) -> int:
+        return 2 if self.is_captured else 1
+
+    def backward(self) -> contextlib.AbstractContextManager[None]:
+        """What a step runs in."""
+        if not self.is_captured:
+            return contextlib.nullcontext()
+        import gradc
+
+        return gradc.compiled_autograd.enable()
+
     def reset(self) -> None:
         """Forget everything compiled and counted."""
-        torch.compiler.reset()
-        dynamo_counters.clear()
-        if self.name.startswith("gradc"):
+        if self.name != "captured":  # takes longer than a small program
+            torch.compiler.reset()
+            dynamo_counters.clear()
+        if self.is_gradc:
             import gradc
 
             gradc.reset()
 
     def fallbacks(self) -> dict[str, int]:
         """What gradc ran eagerly since the last reset: reason -> how often. Empty for other compilers."""
-        if not self.name.startswith("gradc"):
+        if not self.is_gradc:
             return {}
         import gradc
 
         return dict(gradc.counters["fallbacks"])
 
     def num_graphs(self) -> int:
-        """How many graphs Dynamo captured since the last reset."""
+        """How many graphs Dynamo captured since the last reset; compiled autograd, where the forward is eager."""
+        if self.name == "captured":
+            import gradc
+
+            return gradc.counters["compiled_autograd"]["captures"]
         return dynamo_counters["stats"]["unique_graphs"]
 
 
@@ -82,6 +107,8 @@ COMPILERS: dict[str, Compiler] = {
         Compiler("inductor", _torch("inductor"), is_bitwise=False),
         GRADC,
         Compiler("gradc_entry", _torch("gradc")),
+        Compiler("captured", EAGER.wrap, is_captured=True),
+        Compiler("gradc_captured", GRADC.wrap, is_captured=True),
     )
 }
 

@@ -149,8 +149,8 @@ def _traits(tensor: torch.Tensor) -> dict[str, Any]:
 def _is_leaf(tensor: torch.Tensor) -> bool | str:
     try:
         return tensor.is_leaf
-    except RuntimeError as error:  # one of several views whose base was modified
-        return type(error).__name__
+    except RuntimeError as error:  # a view made without recording, whose base was mutated with it
+        return str(error)
 
 
 def _storage_key(tensor: torch.Tensor) -> int:
@@ -268,10 +268,9 @@ def _other(first: str, path: str) -> str:
 
 
 def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit or by ``torch.equal`` (to which 0 is -0); close if not ``is_bitwise``.
+    """Equal bit for bit, but for -0 and for which NaN it is; close if not ``is_bitwise``.
 
-    One NaN is as good as another: which of two NaN operands an ATen kernel hands on, with its sign, differs between the
-    elements it does in vectors and the rest.
+    A sum or product of two NaNs is either of them: ATen itself differs between a tensor's vectorised part and the rest.
     """
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
@@ -289,16 +288,17 @@ def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> 
         return False
     if not is_bitwise and (a.is_floating_point() or a.is_complex()):
         return _is_close(a, b)
-    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or torch.equal(a, b)
+    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or _is_equal(a, b)
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    is_nan = a.isnan()
+    return torch.equal(is_nan, b.isnan()) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.resolve_conj().resolve_neg().reshape(-1))
-    if tensor.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    if flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        flat[flat.isnan()] = torch.nan
-    return flat.view(torch.uint8)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    return flat.copy_(tensor.resolve_conj().resolve_neg().reshape(-1)).view(torch.uint8)
 
 
 def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:

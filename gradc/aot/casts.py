@@ -1,21 +1,36 @@
 """Autocast's low-precision copy of a weight, taken from autocast's own cache.
 
+    Cast:        (leaf, sizes) -> its copy
     cached_cast: (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
 
 While an autocast context is open, eager casts each weight once: all uses share one copy, and the gradients of those uses
-add up in the low dtype before one cast back. Torch gives Python no call for "cast through the cache", so an op that
-autocast casts for is started on the weight and stopped once the cast is done. See Note [Weight casts].
+add up in the low dtype before one cast back. Torch gives C++ a call for "cast through the cache" but Python none: without
+the extension, an op that autocast casts for is started on the weight and stopped once the cast is done. See Note
+[Weight casts].
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc.executor import native
+
 _aten = torch.ops.aten
+
+
+@dataclasses.dataclass(frozen=True)
+class Cast:
+    """How a region's call makes one of its primals of another: the copy in ``dtype``."""
+
+    dtype: torch.dtype
+
+    def __call__(self, leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+        return cached_cast(leaf, self.dtype)
 
 
 class _Caught(Exception):
@@ -39,6 +54,10 @@ def cached_cast(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Falls back on a copy of its own where autocast is off or casts to another dtype: the region casts inside then.
     """
+    extension = native.extension()
+    if extension is not None:
+        copy: torch.Tensor = extension.cached_cast(leaf, dtype)
+        return copy
     device = leaf.device.type
     if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != dtype:
         return leaf.to(dtype)

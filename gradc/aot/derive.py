@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
+_serials = itertools.count()
 Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
 
@@ -78,12 +79,16 @@ class _Compiled:
 
 
 class Backwards:
-    """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock."""
+    """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock.
+
+    ``serial`` counts regions as they are compiled.
+    """
 
     def __init__(
         self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str, is_fine: bool = False
     ) -> None:
         self.tape, self.segments, self.settings, self.name, self.is_fine = tape, segments, settings, name, is_fine
+        self.serial = next(_serials)
         self._of_sizes: dict[Sizes, Backwards] = {}
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
         self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
@@ -135,6 +140,18 @@ class Backwards:
         """``grads`` for a live native node, which knows segments and symbols by number."""
         sizes = Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
         return self.grads(self.segments[number], sizes, saved, tangents, needed, is_repacked)
+
+    def traced(self, number: int, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> Backward | None:
+        """What has been compiled for these gradients in the present state, for reports; None if nothing has."""
+        segment = self.segments[number]
+        with self._forced_autocast():
+            try:
+                key = self._key(segment, tangents, needed)
+            except UnsupportedError:
+                return None
+        keys = [dataclasses.replace(key, adds_up=adds_up) for adds_up in (True, False)]
+        found = (self._compiled[number].get(key) for key in keys)
+        return next((compiled.backward for compiled in found if compiled is not None), None)
 
     def compile_nominal(self) -> None:
         """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradc.aot.casts import Cast
 from gradc.aot.segments import Segment
 from gradc.ir.program import AutocastState, Sym
 from gradc.ir.recorder import symbolic_number
@@ -48,11 +49,16 @@ class NativeSegment:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What ``gradc._C.Region`` reads. ``shapes`` are the expressions whose values each call must bring."""
+    """What ``gradc._C.Region`` reads.
+
+    ``casts`` are the primals that a direct call makes by itself, behind its arguments: (position, dtype). ``shapes`` are the
+    expressions whose values each call must bring.
+    """
 
     forward: Any
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
+    casts: list[tuple[int, torch.dtype]]
     is_fine: bool
     forced_autocast: list[int]
     backwards: Backwards
@@ -67,6 +73,7 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         forward,
         [_segment(region, segment, owner, shapes) for segment in region.segments],
         list(region.tape.recorder.symbols.values()),
+        [(primal.of, primal.step.dtype) for primal in region.tape.primals if isinstance(primal.step, Cast)],
         region.is_fine,
         _forced(region.backwards.settings.backward_autocast),
         region.backwards,

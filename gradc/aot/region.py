@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gradc.aot.casts import Cast
 from gradc.aot.derive import Backwards, Settings, Sizes
 from gradc.aot.effects import (
     Derived,
@@ -66,7 +67,8 @@ class Region:
         if native.is_plan(self._run):
             layout = lay_out(self, self._run)
             self._native, self._shapes = native.region(layout), layout.shapes
-            if not (self.makers or tape.symints) and all(isinstance(output, Value) for output in self.outputs):
+            is_simple = all(isinstance(primal.step, Cast | None) for primal in tape.primals) and not tape.symints
+            if is_simple and all(isinstance(output, Value) for output in self.outputs):
                 self._direct = [output.position for output in self.outputs if isinstance(output, Value)]
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import sympy
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from gradc.aot.casts import cached_cast
+from gradc.aot.casts import Cast
 from gradc.errors import UnsupportedError
 from gradc.ir.program import Sym
 from gradc.ir.recorder import Recorder, symbolic_number
@@ -358,12 +357,8 @@ def _hoist_weight_casts(tape: Tape) -> None:
         recorder.inputs.append(slot)
         name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
         recorder.slots[slot] = dataclasses.replace(recorder.slots[slot], label=name)
-        tape.primals.append(Primal(name, fake, edge_of(fake), position, functools.partial(_cast, fake.dtype)))
+        tape.primals.append(Primal(name, fake, edge_of(fake), position, Cast(fake.dtype)))
     recorder.instructions = kept
-
-
-def _cast(dtype: torch.dtype, leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
-    return cached_cast(leaf, dtype)
 
 
 def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:

@@ -3,8 +3,10 @@
 from gradc.backends import eager, inductor, replay
 from gradc.backends.registry import list_backends, lookup_backend, register_backend
 
+DEFAULT_BACKEND = "replay"
+
 register_backend("eager", eager.lower)
 register_backend("inductor", inductor.lower)
-register_backend("replay", replay.lower)
+register_backend(DEFAULT_BACKEND, replay.lower)
 
-__all__ = ["list_backends", "lookup_backend", "register_backend"]
+__all__ = ["DEFAULT_BACKEND", "list_backends", "lookup_backend", "register_backend"]

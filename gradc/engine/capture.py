@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
+from gradc.engine.origins import RegionBackward, line_of, region_of
 from gradc.errors import UnsupportedError
 from gradc.executor import native
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder, tensor_meta
+from gradc.state import autocast_set_to
 
 Slots = list[int]  # -1: an undefined gradient
 Waiting = list[tuple[int, Slots]]
@@ -89,9 +91,9 @@ class LiveRecorder(Recorder):
         self._inputs.setdefault(handle_of(tensor), slot)
         return slot
 
-    def walked_slot(self, tensor: torch.Tensor) -> int:
+    def walked_slot(self, tensor: torch.Tensor) -> int | None:
         """The slot of the first walked tensor with this memory and layout."""
-        return self._inputs[handle_of(tensor)]
+        return self._inputs.get(handle_of(tensor))
 
     def add_live(self, tensor: torch.Tensor, name: str) -> int:
         """A slot for what a boundary returned."""
@@ -132,6 +134,13 @@ class LiveRecorder(Recorder):
             self.has_offsets = True
         return result
 
+    def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
+        seen = self._seen_by(op)
+        if not seen.enabled:
+            return op(*args, **kwargs)
+        with autocast_set_to(seen):  # a mode runs with autocast off; in eager, what the kernel calls is cast
+            return op(*args, **kwargs)
+
     def _result(self, op: Any, leaf: Any) -> int | None:
         if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
             self.taint = self.taint or "tensor that is not strided"
@@ -166,7 +175,8 @@ class LiveRecorder(Recorder):
 class Report:
     """A capture for people: all calls as one Program, whose inputs are the walked tensors, and where they come from.
 
-    ``variables`` holds the slot of each recorded leaf, ``hooks`` the kinds of hooks of each node that has any.
+    ``variables`` holds the slot of each leaf that was walked, ``hooks`` the kinds of hooks of each node that has any,
+    ``lines`` the user's line of each node, where it is known, ``regions`` what nodes of gradc's ran.
     """
 
     program: Program
@@ -175,6 +185,8 @@ class Report:
     variables: dict[int, int]
     results: Slots
     hooks: dict[int, list[str]]
+    lines: dict[int, str]
+    regions: dict[int, RegionBackward]
 
 
 class Capture:
@@ -194,6 +206,7 @@ class Capture:
         self.events: list[Ran | Boundary] = []
         self.results: Slots = []
         self.failure = ""
+        self.regions: dict[int, RegionBackward] = {}
         self._node = -1
         self._start, self._first_slot = 0, 0
         self._entered: Slots = []
@@ -243,6 +256,7 @@ class Capture:
         self._fail_if_tainted()
         after = [-1 if value is None else self.recorder.add_live(value, "live") for value in outputs]
         self._add_boundary(node, before, outputs, after)
+        self._note_region(node, inputs)
 
     def snapshot(self, done: list[int], not_ready: list[Any], ready: list[Any], results: list[Any]) -> None:
         boundary = self.events[-1]
@@ -254,10 +268,12 @@ class Capture:
 
     def report(self) -> Report:
         """What is worth showing, without the tensors."""
-        leaves = [event.node for event in self.events if isinstance(event, Ran) and event.is_leaf]
-        variables = {node: self.recorder.slot(self.walk.variable(node)) for node in leaves}
+        leaves = [event.node for event in self.events if self.walk.is_leaf(event.node)]
+        slots = {node: self.recorder.walked_slot(self.walk.variable(node)) for node in leaves}
+        variables = {node: slot for node, slot in slots.items() if slot is not None}
         program = self.recorder.program([])
-        return Report(program, self.names, self.events, variables, self.results, self.walk.hooks())
+        lines = {node: line for node in range(self.walk.num_nodes) if (line := line_of(self.walk, node))}
+        return Report(program, self.names, self.events, variables, self.results, self.walk.hooks(), lines, self.regions)
 
     # ---- helpers
 
@@ -265,7 +281,7 @@ class Capture:
         """Slots of walked tensors that are another handle of an earlier one, to that one's slot."""
         pairs = zip(self.inputs, tensors, strict=True)
         same = {slot: self.recorder.walked_slot(tensor) for slot, tensor in pairs}
-        return {slot: first for slot, first in same.items() if slot != first}
+        return {slot: first for slot, first in same.items() if first is not None and slot != first}
 
     def _ran(self, node: int, grad: int) -> Ran:
         calls = self._start, len(self.recorder.instructions)
@@ -281,6 +297,11 @@ class Capture:
         metadata = self._metadata(node, outputs)
         dtypes = [None if value is None else value.dtype for value in outputs]
         self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata, dtypes))
+
+    def _note_region(self, node: int, gradients: list[torch.Tensor | None]) -> None:
+        region = region_of(self.walk, node, gradients)
+        if region is not None:
+            self.regions[node] = region
 
     def _metadata(self, node: int, outputs: list[Any]) -> list[Metadata]:
         extension = native.extension()
@@ -300,8 +321,8 @@ def capture(walk: Any) -> tuple[list[torch.Tensor | None], Capture]:
     extension = native.extension()
     assert extension is not None
     observer = Capture(walk)
-    results = extension.capture(walk, observer)
-    observer.results = observer._slots(results)
+    known, results = extension.capture(walk, observer)
+    observer.results = observer._slots(known)
     observer._fail_if_tainted()
     return results, observer
 

@@ -88,9 +88,9 @@ def disable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def enable_by_default() -> Iterator[None]:
+def enable_by_default(fullgraph: bool = False) -> Iterator[None]:
     """Capture inside, unless ``enable`` or ``disable`` has already said how."""
-    with _pushed(_local.stack[-1] if _local.stack else Setting(True)):
+    with _pushed(_local.stack[-1] if _local.stack else Setting(True, fullgraph=fullgraph)):
         yield
 
 

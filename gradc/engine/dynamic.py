@@ -236,6 +236,9 @@ class _TraceCapture(Capture):
     def _metadata(self, node: int, outputs: list[Any]) -> list[Any]:
         return list(self._heads[node])
 
+    def _note_region(self, node: int, gradients: list[torch.Tensor | None]) -> None:
+        """The live capture reports regions."""
+
     def forget_tensors(self) -> None:
         """Let go of the live graph: the trace outlives it."""
         self.walk = None

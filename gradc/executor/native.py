@@ -77,6 +77,12 @@ def region(layout: Any) -> Any:
     return extension.Region(layout)
 
 
+def no_hooks() -> Any:
+    """A guard for all hooks of a module and of those below it; None without the extension."""
+    extension = _load()
+    return None if extension is None else extension.NoHooks()
+
+
 def extension() -> ModuleType | None:
     """The native part, gradc._C; None where it was not built."""
     return _load()

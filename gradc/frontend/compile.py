@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
-from gradc.backends import lookup_backend
+from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
+from gradc.report.record import fallback
+from gradc.torch_private import graph_breaks
 
-DEFAULT_BACKEND = "replay"
+_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
 _OPTIONS = ()
 
 
@@ -59,12 +61,14 @@ def compile(
     if not callable(target):
         raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
     chosen = dynamo.Options(backend, fullgraph)
-    compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=fullgraph, dynamic=dynamic)
+    has_backward = _calls_backward(getattr(target, "__code__", None))
+    whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
+    compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=whole, dynamic=dynamic)
     if isinstance(target, torch.nn.Module):
         assert isinstance(compiled, torch.nn.Module)
         _forward_hook_registration(compiled, target)
         return compiled
-    return _capturing(compiled, target) if _calls_backward(getattr(target, "__code__", None)) else compiled
+    return _capturing(compiled, target, fullgraph) if has_backward else compiled
 
 
 def _calls_backward(code: types.CodeType | None) -> bool:
@@ -75,15 +79,25 @@ def _calls_backward(code: types.CodeType | None) -> bool:
     return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
 
 
-def _capturing(compiled: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
-    """``compiled``, with the backward passes that run inside captured."""
+def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
+    """``compiled``, with the backward passes that run inside captured; under ``fullgraph`` no graph may break elsewhere."""
 
     @functools.wraps(target)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with compiled_autograd.enable_by_default():
-            return compiled(*args, **kwargs)
+        before = graph_breaks() if fullgraph else {}
+        with compiled_autograd.enable_by_default(fullgraph):
+            result = compiled(*args, **kwargs)
+        if fullgraph:
+            _refuse_breaks(before)
+        return result
 
     return call
+
+
+def _refuse_breaks(before: dict[str, int]) -> None:
+    for reason, times in graph_breaks().items():
+        if times > before.get(reason, 0) and not reason.startswith(_ENDS_AT_BACKWARD):
+            fallback("graph break", reason.splitlines()[0], fullgraph=True)
 
 
 def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:

@@ -20,9 +20,10 @@ import torch.fx
 from gradc.aot.derive import Settings
 from gradc.aot.region import Region
 from gradc.aot.tape import Tape, record, recorder_of
-from gradc.backends import lookup_backend
+from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.config import config
 from gradc.errors import UnsupportedError
+from gradc.executor import native
 from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
 from gradc.report.record import count, fallback
@@ -51,7 +52,7 @@ _region_numbers = itertools.count()
 class Options:
     """What ``gradc.compile`` was asked for."""
 
-    backend: str = "eager"
+    backend: str = DEFAULT_BACKEND
     fullgraph: bool = False
 
 
@@ -91,7 +92,8 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         if tape.symints:
             tape.again = recorder_of(_run_graph(graph), examples, names, tape)
         region = Region(tape, settings, f"region {next(_region_numbers)}")
-        region.backwards.compile_nominal()
+        if tape.symints:
+            region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
@@ -231,6 +233,6 @@ def is_ours(compiler: Any) -> bool:
 break_graph_where_eager_is_needed(is_ours)
 keep_ops_whole(is_ours)
 call_natively()
-guard_module_hooks()
+guard_module_hooks(native.no_hooks)
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
 skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")

@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
         else:
             op_recorded = op
-        result = corrected(op, args, kwargs, op(*args, **kwargs))
+        result = corrected(op, args, kwargs, self._call(op, args, kwargs))
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))
@@ -167,8 +167,15 @@ class Recorder(TorchDispatchMode):
         returns_list = isinstance(result, (tuple, list))
         if op is _aten.detach.default and outs[0] is not None:
             self._detached[outs[0]] = self.source_of(new_args[0].slot)
-        seen = AutocastState() if self.is_autocast_at_work or is_cast_for(op, self.ambient) else self.ambient
+        seen = self._seen_by(op)
         self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
+
+    def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    def _seen_by(self, op: Any) -> AutocastState:
+        """The autocast that the calls see which the op's kernel makes."""
+        return AutocastState() if self.is_autocast_at_work or is_cast_for(op, self.ambient) else self.ambient
 
     def _argument(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from gradc.backends import DEFAULT_BACKEND
 from gradc.errors import CheckError, ConfigError
-from gradc.frontend.compile import DEFAULT_BACKEND, compile
+from gradc.frontend.compile import compile
 from gradc.report.table import table
 
 SEED = 0

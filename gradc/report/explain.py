@@ -16,7 +16,8 @@ import torch
 
 from gradc.aot.region import Region
 from gradc.aot.segments import Segment
-from gradc.frontend.compile import DEFAULT_BACKEND, compile
+from gradc.backends import DEFAULT_BACKEND
+from gradc.frontend.compile import compile
 from gradc.frontend.control import reset
 from gradc.report.check import copies, differentiate
 from gradc.report.record import Fallback, listening

@@ -3,6 +3,7 @@
     count(group, name) -> None          gradc.counters[group][name] += 1
     fallback(kind, ...) -> None         counted, logged, an error where the caller asked for fullgraph
     is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
+    is_heard(artifact) -> bool          True when, besides, somebody listens
     listening() -> list of events       what happened inside: (artifact, what was made or said); explain.py reads it
 
 A leaf: imports nothing of gradc but errors.
@@ -66,6 +67,11 @@ def logger(artifact: str) -> logging.Logger:
 
 def is_logged(artifact: str) -> bool:
     return logger(artifact).isEnabledFor(logging.DEBUG)
+
+
+def is_heard(artifact: str) -> bool:
+    """True if anybody reads what is logged under ``artifact``."""
+    return bool(_listeners) or is_logged(artifact)
 
 
 def log(artifact: str, text: str | Callable[[], str], event: object = None) -> None:

@@ -685,3 +685,42 @@ def test_inner_accumulation_by_a_checkpoint_is_seen() -> None:
         return step
 
     check(make, captures=None)
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_kernels_that_call_others_see_the_autocast_around_backward(is_captured: bool) -> None:
+    """The kernel of roll calls cat, and autocast to bfloat16 refuses float16 there. Found by the fuzzer."""
+    y = leaf(3, 4, dtype=torch.float16).roll((1, 1), (0, 1)).sum()
+    chosen = compiled_autograd.enable if is_captured else compiled_autograd.disable
+    with torch.autocast("cpu", torch.bfloat16), chosen(), pytest.raises(RuntimeError, match="autocast::prioritize"):
+        y.backward()
+
+
+def test_gradients_that_are_one_tensor_stay_one_object() -> None:
+    """Also where a hooked node returned them. Found by the fuzzer."""
+    for _ in range(3):
+        x, y = leaf(3), leaf(3, seed=1)
+        total = x + y
+        total.retain_grad()
+        with compiled_autograd.enable():
+            first, second = torch.autograd.grad(total.sin().sum(), (x, y))
+        assert first is second
+    assert gradc.counters["compiled_autograd"] == {"captures": 1, "hits": 2}
+
+
+def test_strides_where_eager_adds_in_place_to_what_a_hooked_node_returned() -> None:
+    """In a dimension of size 1 a sum has other strides. Found by the fuzzer."""
+
+    def make() -> Step:
+        def step(_: int) -> Any:
+            x = leaf(2, 1, 2)
+            noise = torch.empty_strided((2, 1, 2), (1, 2, 2)).fill_(0.5)
+            early = x.transpose(0, -1) * noise
+            late = x.exp()
+            late.register_hook(lambda grad: grad * 2)
+            (early.transpose(0, -1) * 3 + late).sum().backward()
+            return x.grad
+
+        return step
+
+    check(make)

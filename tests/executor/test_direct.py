@@ -1,4 +1,4 @@
-"""Calls that go straight to memory (dense.h, product.h): ATen's bits, on every value and layout that they take."""
+"""Calls that go straight to memory (pointwise.h, product.h): ATen's bits, on every value and layout that they take."""
 
 import itertools
 
@@ -26,6 +26,19 @@ BINARY = {
     "sigmoid_backward": lambda a, b: aten.sigmoid_backward(a, b),
     "threshold_backward": lambda a, b: aten.threshold_backward(a, b, 0),
     "threshold_backward_1": lambda a, b: aten.threshold_backward(a, b, 0.1),
+    "scalars": lambda a, b: (aten.div.Scalar(a, 64), aten.mul.Scalar(b, 0.1), aten.rsub.Scalar(a, 0.3)),
+    "rsub with alpha": lambda a, b: aten.rsub.Scalar(a, 1, 2),
+    "scalars in place": lambda a, b: (aten.div_.Scalar(a * 1.5, 3), aten.mul_.Scalar(b * 1.5, 1e300), (a * 1.5).sub_(0.1)),
+    "unary": lambda a, b: (-a, a.abs(), b.reciprocal(), b.relu(), (a * 1.5).neg_(), (b * 1.5).relu_()),
+    "compare": lambda a, b: (a == b, a != b, a < b, a <= b, a > b, a >= b),
+    "compare with number": lambda a, b: (a == 0.1, a != 0.1, a < 1, b <= 0.1, a > -1e-40, b >= 1e300, a == float("nan")),
+    "bitwise": lambda a, b: ((a < b) & (a > 0), (a < b) | (b > 0), ~(a < b)),
+    "logical": lambda a, b: (torch.logical_not(a < b), torch.logical_or(a < 0, b < 0), torch.logical_and(a < b, b > 0)),
+    "logical in place": lambda a, b: (a < b).logical_and_(b > 0),
+    "where": lambda a, b: (torch.where(a < b, a, b), torch.where(a < b, 0.1, b), torch.where(a < b, b.sum(), a)),
+    "masked_fill": lambda a, b: (a.masked_fill(a < b, -1e9), (a * 1.5).masked_fill_(b > 0, float("nan"))),
+    "clamp": lambda a, b: (a.clamp(-0.5, 1.2), b.clamp(0, 1), a.clamp(1, -1), a.clamp(max=0.1), a.clamp(0.1, float("nan"))),
+    "mixed": lambda a, b: (a * (b > 0), a + 3, a == (b > 0), a.add(b.to(torch.float16))),
 }
 
 
@@ -46,6 +59,33 @@ def test_pointwise(name, dtype):
     check_agree(BINARY[name], [square[0], square[1].contiguous()])  # two layouts: left to ATen
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_broadcast(name, dtype):
+    first, second = _values(dtype)
+    scalar = torch.tensor(0.1, dtype=dtype)
+    pairs = [
+        (first[:60].view(12, 5), second[:5]),
+        (first[:60].view(12, 5), second[:12].view(12, 1)),
+        (first[:12].view(12, 1), second[:60].view(12, 5)),
+        (first[:6].view(2, 1, 3, 1), second[:20].view(1, 4, 1, 5)),
+        (first[:60].view(12, 5), scalar),
+        (scalar, second[:60].view(12, 5)),
+        (scalar, scalar),
+        (scalar.view(1, 1), scalar),
+        (first[:5].expand(12, 5), second[:60].view(12, 5)),
+        (first[:60].view(12, 5), second[:60].view(5, 12).t()),
+        (first[:60].view(5, 12).t(), second[:60].view(12, 5)),
+        (first[:60:2].view(6, 5), second[:90:3].view(6, 5)),
+        (first[:4900].view(70, 70), second[:70]),
+        (first[:0], second[:1]),
+    ]
+    for pair in pairs:
+        is_spread = pair[0].shape == torch.broadcast_shapes(pair[0].shape, pair[1].shape)
+        if is_spread or name not in ("add_", "mul_", "masked_fill"):  # which cannot grow what they write to
+            check_agree(BINARY[name], pair)
+
+
 def test_in_place_overlap_is_refused_as_in_eager():
     memory = torch.arange(9.0)
 
@@ -58,6 +98,9 @@ def test_in_place_overlap_is_refused_as_in_eager():
         shifted(memory)
     with pytest.raises(RuntimeError, match="memory location"):
         run([memory[:8], memory[1:]])
+    same = torch.full((8,), 3.0)
+    run([same, same])
+    assert same.tolist() == [6.0] * 8
 
 
 def _matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """What Dynamo hands over: ops it would take apart stay whole."""
 
+import pytest
 import torch
+from torch import nn
 
 import gradc
 
@@ -13,3 +15,82 @@ def test_addcdiv_is_not_taken_apart():
     assert torch.equal(gradc.compile(function, fullgraph=True)(x, a, b), function(x, a, b))
     # div, mul and add round twice: this is what torch.compile runs
     assert not torch.equal(torch.div(a, b) * 0.3 + x, function(x, a, b))
+
+
+def test_torch_compile_by_name_runs_the_default_backend() -> None:
+    x = torch.randn(3, requires_grad=True)
+    by_name = torch.compile(lambda x: (x * 2).tanh(), backend="gradc")(x)
+    by_function = gradc.compile(lambda x: (x * 2).tanh())(x)
+    interpreted = gradc.compile(lambda x: (x * 2).tanh(), backend="eager")(x)
+    assert by_name.grad_fn.name() == by_function.grad_fn.name() != interpreted.grad_fn.name()
+
+
+class Tree(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+PLACES = ["", "layers.0", "layers.1.0", "layers.2.1"]
+KINDS = ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_hooks_anywhere_are_noticed_and_forgotten(place: str, kind: str) -> None:
+    torch._dynamo.reset()
+    module, x, seen = Tree(), torch.randn(2, 4, requires_grad=True), []
+    compiled = gradc.compile(module)
+    target = module.get_submodule(place)
+
+    def step() -> int:
+        seen.clear()
+        compiled(x).sum().backward()
+        return len(seen)
+
+    assert (step(), step()) == (0, 0)
+    handle = getattr(target, kind)(lambda *_: seen.append(kind))
+    assert (step(), step()) == (1, 1)
+    handle.remove()
+    assert (step(), step()) == (0, 0)
+
+
+def test_hooks_after_modules_were_replaced() -> None:
+    torch._dynamo.reset()
+    module, x, seen = Tree(), torch.randn(2, 4), []
+    compiled = gradc.compile(module)
+    compiled(x)
+    module.layers[1][0] = nn.Linear(4, 4)
+    assert torch.equal(compiled(x), module(x))
+    module.layers[1][0].register_forward_hook(lambda *_: seen.append(0))
+    compiled(x)
+    assert len(seen) == 1
+    module.layers[1][0].__dict__ = dict(module.layers[1][0].__dict__, _forward_hooks=type(module._forward_hooks)())
+    compiled(x)
+    assert len(seen) == 1
+    module.layers[2].__dict__["_forward_hooks"][7] = lambda *_: seen.append(0)
+    compiled(x)
+    assert len(seen) == 2
+
+
+def test_hooks_on_another_module_of_the_same_class() -> None:
+    torch._dynamo.reset()
+    first, second, x, seen = Tree(), Tree(), torch.randn(2, 4), []
+    run = gradc.compile(lambda module, x: module(x))
+    for _ in range(3):
+        run(first, x), run(second, x)
+    second.layers[0].register_forward_hook(lambda *_: seen.append(0))
+    run(first, x)
+    assert not seen
+    run(second, x)
+    assert len(seen) == 1
+    del second
+    third = Tree()
+    third.layers[0].register_forward_hook(lambda *_: seen.append(0))
+    run(third, x)
+    assert len(seen) == 2

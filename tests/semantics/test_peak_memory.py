@@ -86,4 +86,4 @@ def test_peak_memory(way: str) -> None:
 if __name__ == "__main__":
     for way in ("plain", "offloaded", "checkpoint"):
         eager, ours = peaks(way)
-        print(f"{way}: eager {eager} bytes, gradc {ours}, ratio {ours / eager:.4f}")
+        print(f"{way}: eager {eager / 2**20:.2f} MiB, gradc {ours / 2**20:.2f} MiB, ratio {ours / eager:.4f}")

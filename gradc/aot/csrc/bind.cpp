@@ -87,6 +87,10 @@ class PythonDerive : public Derive {
     });
   }
 
+  void* backwards() const override {
+    return backwards_->ptr();
+  }
+
  private:
   std::shared_ptr<py::object> backwards_;
 };
@@ -133,6 +137,10 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
                                        : SymbolSource::Kind::integer;
     region->symbols.push_back({source, position, dimension});
   }
+  for (const py::handle cast : layout.attr("casts")) {
+    const auto [primal, dtype] = cast.cast<std::tuple<size_t, c10::ScalarType>>();
+    region->casts.push_back({primal, dtype});
+  }
   region->is_fine = layout.attr("is_fine").cast<bool>();
   region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
   region->derive = std::make_unique<PythonDerive>(layout.attr("backwards"));
@@ -168,7 +176,7 @@ py::object call(
   return std::move(results);
 }
 
-// A region whose outputs are values of its forward, as a builtin function: no Python runs in the usual call. What that
+// A region whose outputs are values of its forward, and whose primals are arguments and casts of them, as a builtin function: no Python runs in the usual call. What that
 // cannot serve goes to `slow`.
 struct DirectCall {
   std::shared_ptr<RegionLayout> region;
@@ -187,6 +195,9 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
   if (!is_fine || is_watched(inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
+  }
+  for (const auto& [primal, dtype] : direct.region->casts) {
+    inputs.emplace_back(cached_cast(inputs[primal].toTensor(), dtype));
   }
   const auto values = call_region(direct.region, inputs, {});
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.positions.size())));
@@ -218,6 +229,7 @@ py::object make_direct(std::shared_ptr<RegionLayout> region, std::vector<size_t>
 } // namespace
 
 void bind_segments(py::module_& module) {
+  module.def("cached_cast", torch::wrap_pybind_function(cached_cast), "(leaf, dtype) -> autocast's copy of it");
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))

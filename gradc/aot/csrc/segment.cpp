@@ -316,6 +316,12 @@ bool is_watched(const std::vector<c10::IValue>& primals) {
          });
 }
 
+at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype) {
+  const auto device = leaf.device().type();
+  const bool is_casting = at::autocast::is_autocast_enabled(device) && at::autocast::get_autocast_dtype(device) == dtype;
+  return is_casting ? at::autocast::cached_cast(dtype, leaf, device) : leaf.to(dtype);
+}
+
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {
   for (const auto& primal : primals) {
     if (!primal.isTensor() || !primal.toTensor().requires_grad() || !primal.toTensor().is_leaf()) {

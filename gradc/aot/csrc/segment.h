@@ -92,6 +92,8 @@ class Derive {
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked) = 0;
+  // The gradc.aot.derive.Backwards behind it: a borrowed PyObject*.
+  virtual void* backwards() const = 0;
 };
 
 // The backwards of one segment by key. Bounded: sizes that keep changing push out what was there.
@@ -110,10 +112,17 @@ class BackwardCache {
   std::unordered_map<Key, std::shared_ptr<const CompiledBackward>, KeyHash> known_;
 };
 
+// A primal that a direct call makes: the copy of a weight in autocast's dtype.
+struct CastLayout {
+  size_t primal = 0;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+};
+
 struct RegionLayout {
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  std::vector<CastLayout> casts;
   bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
   std::unique_ptr<Derive> derive;
@@ -135,6 +144,15 @@ struct SegmentNode : torch::autograd::Node {
   void show_entries(size_t end);
   const SegmentLayout& layout() const {
     return region_->segments[number_];
+  }
+  const RegionLayout& region() const {
+    return *region_;
+  }
+  size_t number() const {
+    return number_;
+  }
+  const std::vector<int64_t>& symbols() const {
+    return symbols_;
   }
 
  private:
@@ -159,6 +177,10 @@ struct SegmentNode : torch::autograd::Node {
 // True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its
 // AccumulateGrad, as DDP's reducer has.
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
+
+// The copy of a weight that eager code under the present autocast would use, from autocast's cache. A copy of its own where
+// autocast is off or casts to another dtype.
+at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype);
 
 // True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
 bool is_watched(const std::vector<c10::IValue>& primals);

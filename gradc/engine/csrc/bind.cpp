@@ -1,5 +1,6 @@
 #include "bind.h"
 
+#include "../../aot/csrc/segment.h"
 #include "live.h"
 
 #include <c10/util/Type.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -145,14 +147,19 @@ class PythonObserver : public Observer {
   py::object target_;
 };
 
-py::list capture(Walk& walk, const py::object& target) {
+// Returns the results as `target` knows them, and as they are to be returned.
+py::tuple capture(Walk& walk, const py::object& target) {
   PythonObserver observer(target);
-  variable_list results;
+  variable_list known, results;
   {
     const py::gil_scoped_release no_gil;
-    results = inside_engine(walk, [&] { return LiveRun(walk, &observer).run(); });
+    results = inside_engine(walk, [&] {
+      LiveRun live(walk, &observer);
+      known = live.run();
+      return live.as_returned(known);
+    });
   }
-  return to_python(results);
+  return py::make_tuple(to_python(known), to_python(results));
 }
 
 py::tuple call_replay(Walk& walk, const std::shared_ptr<Recording>& recording) {
@@ -402,6 +409,36 @@ py::dict hooks_of(const Walk& walk) {
   return all;
 }
 
+// The tensors that a node held and no node before it did.
+py::list held_by(const Walk& walk, size_t node) {
+  const auto& live = walk.nodes.at(node);
+  py::list held;
+  for (size_t i = live.first_tensor; i < live.last_tensor; ++i) {
+    held.append(to_python(walk.tensors.at(i)));
+  }
+  return held;
+}
+
+// A compiled region's node as (its gradc.aot.derive.Backwards, number of the segment, values of its symbols); None for
+// another node.
+py::object segment_of(const Walk& walk, size_t node) {
+  const auto* segment = dynamic_cast<const SegmentNode*>(walk.nodes.at(node).node.get());
+  if (!segment) {
+    return py::none();
+  }
+  auto* backwards = static_cast<PyObject*>(segment->region().derive->backwards());
+  return py::make_tuple(py::reinterpret_borrow<py::object>(backwards), segment->number(), segment->symbols());
+}
+
+// Which results of a node the engine will need.
+std::vector<bool> needed_of(const Walk& walk, size_t node) {
+  std::vector<bool> needed;
+  for (const auto& edge : walk.nodes.at(node).node->next_edges()) {
+    needed.push_back(edge.is_valid() && walk.nodes.at(walk.index_of(edge.function.get())).is_run());
+  }
+  return needed;
+}
+
 void bind_walk(py::module_& module) {
   py::class_<Walk>(module, "Walk", "A live autograd graph, walked: its nodes, saved tensors and key.")
       .def(
@@ -432,6 +469,12 @@ void bind_walk(py::module_& module) {
         }
         return targets;
       })
+      .def("node", [](const Walk& walk, size_t node) {
+        return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(walk.nodes.at(node).node));
+      })
+      .def("held", held_by)
+      .def("segment", segment_of)
+      .def("needed", needed_of)
       .def("hooks", hooks_of)
       .def("root_key", [](const Walk& walk) { return to_bytes(walk.key, 0, walk.nodes.at(0).begin); })
       .def("root_sizes", [](const Walk& walk) { return sizes_of(walk.request.grads); })

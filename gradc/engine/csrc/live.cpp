@@ -167,6 +167,16 @@ variable_list LiveRun::run() {
   }
 }
 
+variable_list LiveRun::as_returned(variable_list results) const {
+  for (auto& result : results) {
+    const auto found = returned_.find(result.unsafeGetTensorImpl());
+    if (result.defined() && found != returned_.end()) {
+      result = found->second;
+    }
+  }
+  return results;
+}
+
 // As the engine: one root is the first task; several hang under a node that sends them.
 void LiveRun::start() {
   const auto& roots = walk_.request.roots;
@@ -293,12 +303,26 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
-    for (auto& output : outputs) {
+    std::vector<bool> is_owned;
+    for (const auto& output : outputs) {
+      is_owned.push_back(
+          output.defined() && torch::autograd::impl::is_tensor_stealable(output) && output.has_storage() &&
+          output.storage().use_count() == 1);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& output = outputs[i];
       if (output.defined()) {
         const bool is_held = !torch::autograd::impl::is_tensor_stealable(output);
-        output = output.variable_data();
+        const at::Tensor handle = output.variable_data();
+        if (!walk_.nodes[node].accumulate && walk_.request.is_partial) {
+          returned_.emplace(handle.unsafeGetTensorImpl(), output);
+        }
+        output = handle;
         if (is_held) {
           held_values_.insert(output.unsafeGetTensorImpl());
+        }
+        if (is_owned[i]) {
+          owned_values_.insert(output.unsafeGetTensorImpl());
         }
         live_values_.insert(output.unsafeGetTensorImpl());
       }
@@ -381,6 +405,9 @@ void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old = in_place ? value.add_(old) : value + old;
   } else if (may_add_in_place(old, value) && is_plain_buffer(old, stand_ins_) && !is_subclass(value, stand_ins_)) {
     old.add_(value);
+  } else if (keeps_strides(old, value)) {
+    old = old.clone();
+    old.add_(value);
   } else {
     old = old + value;
   }
@@ -394,6 +421,14 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
   }
   // A view holds its base, and so another reference to its memory.
   return !tensor.is_view() && storage_of(tensor) != storage_of(other) && !is_held_elsewhere(tensor, true);
+}
+
+// Whether eager adds in place to what a boundary returned, and so leaves strides that a sum would not have, in dimensions of
+// size 1. On another run a hook may keep the tensor: so the recording copies it first.
+bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
+  return observer_ && !stand_ins_ && owned_values_.count(tensor.unsafeGetTensorImpl()) && is_plain_buffer(tensor, false) &&
+      !is_subclass(other, false) && tensor.strides() != other.strides() &&
+      std::any_of(tensor.sizes().begin(), tensor.sizes().end(), [](int64_t size) { return size == 1; });
 }
 
 bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {

@@ -64,6 +64,8 @@ class LiveRun {
  public:
   explicit LiveRun(Walk& walk, Observer* observer = nullptr, const StandIns* stand_ins = nullptr);
   variable_list run();
+  // The results as eager gives them: a boundary's outputs, where it returned one tensor several times, are one.
+  variable_list as_returned(variable_list results) const;
   variable_list resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs);
 
  private:
@@ -91,6 +93,7 @@ class LiveRun {
   void push(uint32_t node, variable_list inputs);
   bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
+  bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
   void mark_external(const variable_list& tensors);
   Snapshot<at::Tensor> snapshot() const;
 
@@ -106,6 +109,8 @@ class LiveRun {
   const variable_list* in_flight_ = nullptr; // outputs on their way to their edges
   std::unordered_set<const void*> external_storages_;
   std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned it
+  std::unordered_map<const void*, at::Tensor> returned_; // handle given to the rest -> what a boundary returned
+  std::unordered_set<const void*> owned_values_; // what nobody kept: eager adds to it in place
   std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
 };
 

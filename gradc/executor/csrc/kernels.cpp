@@ -1,8 +1,8 @@
 #include "kernels.h"
 
 #include "arguments.h"
-#include "dense.h"
 #include "memory.h"
+#include "pointwise.h"
 #include "product.h"
 #include "sums.h"
 
@@ -182,8 +182,8 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (const Kernel product = find_product_kernel(plan, step, op)) {
     return product;
   }
-  if (const Kernel dense = find_dense_kernel(plan, step, op)) {
-    return dense;
+  if (const Kernel pointwise = find_pointwise_kernel(plan, step, op)) {
+    return pointwise;
   }
   if (const Kernel sum = find_sum_kernel(plan, step, op)) {
     return sum;

@@ -4,7 +4,7 @@
 // dispatcher would. What is in the tables is a choice of speed, never of meaning.
 //
 // Exact calls, while the frame is exact: views are made from their known strides, small products and pointwise ops go straight
-// to memory (product.h, dense.h), and out= variants write into memory of a value that is dead, or of our own (memory.h). They
+// to memory (product.h, pointwise.h), and out= variants write into memory of a value that is dead, or of our own (memory.h). They
 // leave the same sizes, strides and bits as the functional call.
 #pragma once
 
@@ -20,6 +20,9 @@ Kernel find_kernel(const std::string& op);
 
 // The exact call of a step, which it may prepare the step for; null where there is none.
 Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op);
+
+// Calls a step as if it had no exact call.
+void call_as_eager(const Step& step, Frame& frame);
 
 // Names, without overload, of the ops that can write their result into memory given to them.
 std::vector<std::string> ops_with_out();

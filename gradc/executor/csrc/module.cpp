@@ -3,6 +3,7 @@
 
 #include "../../aot/csrc/bind.h"
 #include "../../engine/csrc/bind.h"
+#include "../../frontend/csrc/bind.h"
 
 #include <torch/version.h>
 
@@ -29,4 +30,5 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_executor(module);
   gradc::bind_segments(module);
   gradc::bind_engine(module);
+  gradc::bind_guards(module);
 }

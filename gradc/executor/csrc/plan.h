@@ -16,11 +16,15 @@
 //             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
 #pragma once
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include "loops.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -82,6 +86,19 @@ struct Product {
   int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
 };
 
+// A pointwise op as one loop over memory (loops.h). An input is a slot laid out as the result, a slot that is spread over
+// `sizes` by `strides`, or the bytes of a number.
+struct Pointwise {
+  struct Input {
+    Index slot = -1;
+    std::vector<int64_t> sizes, strides;
+    std::array<std::byte, sizeof(double)> number{};
+  };
+  Loop loop = nullptr;
+  std::vector<Input> inputs;
+  int64_t size = 0;
+};
+
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
 // One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
@@ -99,6 +116,7 @@ struct Step {
   Kernel exact = nullptr;
   std::vector<View> views;
   Product product;
+  Pointwise pointwise;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
   bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager

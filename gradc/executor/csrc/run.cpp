@@ -1,5 +1,5 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
-#include "plan.h"
+#include "kernels.h"
 #include "product.h"
 
 #include <ATen/autocast_mode.h>
@@ -236,6 +236,10 @@ void clear(const std::vector<Index>& slots, Frame& frame) {
 }
 
 } // namespace
+
+void call_as_eager(const Step& step, Frame& frame) {
+  call_generic(step, frame, step.kernel != nullptr);
+}
 
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) {
   Frame frame(plan);

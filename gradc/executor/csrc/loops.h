@@ -1,0 +1,28 @@
+// Loops over memory: pointwise ops whose every bit is fixed.
+//
+// Each element is one IEEE operation, a comparison, a choice, or several operations that ATen rounds one by one. Compiled
+// without contraction (setup.py), for the machine's vector registers. tests/executor/test_direct.py compares them with ATen
+// on subnormals, infinities and NaNs; of two NaNs either may come through.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace gradc {
+
+using Loop = void (*)(void* out, const void* const* inputs, int64_t size);
+
+// The loops of an op. `parameters`, one letter for each of its arguments: T a tensor of the loop's dtype; t the same, or a
+// number in its place; B a bool tensor; N a number; 0 and 1 those constants. Numbers come as one element of the dtype.
+struct Loops {
+  std::string_view parameters;
+  bool makes_bool = false;
+  bool is_fused = false; // as ATen's kernels are for machines that have fused multiply-adds
+  Loop on_float = nullptr, on_double = nullptr, on_bool = nullptr;
+  Loop with_number_float = nullptr, with_number_double = nullptr;
+};
+
+// Null where there are none. An op in place, such as "aten::add_.Tensor", has those of "aten::add.Tensor".
+const Loops* find_loops(std::string_view op);
+
+} // namespace gradc

@@ -1,0 +1,274 @@
+#include "pointwise.h"
+
+#include "kernels.h"
+#include "memory.h"
+
+#include <ATen/Version.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace gradc {
+namespace {
+
+using Input = Pointwise::Input;
+
+constexpr int64_t max_elements = 32768; // so few that ATen would not use several threads either
+constexpr int64_t max_spread = 8192;    // beyond, the copy costs more than ATen's iterator
+constexpr size_t max_inputs = 3;
+
+// ---- running
+
+template <class T>
+T* spread(T* out, const T* in, const Input& input, size_t dimension) {
+  const int64_t size = input.sizes[dimension], stride = input.strides[dimension];
+  if (dimension + 1 < input.sizes.size()) {
+    for (int64_t i = 0; i < size; ++i) {
+      out = spread(out, in + i * stride, input, dimension + 1);
+    }
+    return out;
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = in[i * stride];
+  }
+  return out + size;
+}
+
+template <class T>
+const void* spread_into(std::byte* memory, const void* in, const Input& input) {
+  spread(reinterpret_cast<T*>(memory), static_cast<const T*>(in), input, 0);
+  return memory;
+}
+
+std::byte* scratch(size_t position) {
+  thread_local std::array<std::unique_ptr<std::byte[]>, max_inputs> blocks;
+  if (!blocks[position]) {
+    blocks[position].reset(new std::byte[max_spread * sizeof(double)]);
+  }
+  return blocks[position].get();
+}
+
+const void* data_of(const Input& input, size_t position, const Frame& frame) {
+  if (input.slot < 0) {
+    return input.number.data();
+  }
+  const at::Tensor& tensor = frame.slots[input.slot].toTensor();
+  const void* data = tensor.const_data_ptr();
+  if (input.sizes.empty()) {
+    return data;
+  }
+  switch (tensor.element_size()) {
+    case 1:
+      return spread_into<uint8_t>(scratch(position), data, input);
+    case 4:
+      return spread_into<uint32_t>(scratch(position), data, input);
+    default:
+      return spread_into<uint64_t>(scratch(position), data, input);
+  }
+}
+
+void call_loop(const Step& step, Frame& frame, at::Tensor result) {
+  const auto& [loop, inputs, size] = step.pointwise;
+  std::array<const void*, max_inputs> pointers{};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    pointers[i] = data_of(inputs[i], i, frame);
+  }
+  loop(result.mutable_data_ptr(), pointers.data(), size);
+  if (step.outs[0] >= 0) {
+    frame.slots[step.outs[0]] = std::move(result);
+  }
+}
+
+void call_out_of_place(const Step& step, Frame& frame) {
+  call_loop(step, frame, result_memory(step, frame));
+}
+
+void call_in_place(const Step& step, Frame& frame) {
+  const auto& inputs = step.pointwise.inputs;
+  at::Tensor result = frame.slots[inputs[0].slot].toTensor();
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    if (inputs[i].slot >= 0 && result.storage().is_alias_of(frame.slots[inputs[i].slot].toTensor().storage())) {
+      return call_as_eager(step, frame); // they may overlap in part, which is an error to report
+    }
+  }
+  call_loop(step, frame, std::move(result));
+}
+
+// ---- preparing
+
+bool is_alike(const Meta& a, const Meta& b) {
+  return a.sizes == b.sizes && a.strides == b.strides;
+}
+
+bool is_contiguous(const Meta& meta) {
+  int64_t expected = 1;
+  for (size_t i = meta.sizes.size(); i-- > 0;) {
+    if (meta.sizes[i] != 1 && meta.strides[i] != expected) {
+      return false;
+    }
+    expected *= meta.sizes[i];
+  }
+  return true;
+}
+
+// Neighbouring dimensions that one stride covers become one.
+void add_dimension(Input& input, int64_t size, int64_t stride) {
+  if (size == 1) {
+    return;
+  }
+  if (!input.sizes.empty() && input.strides.back() == size * stride) {
+    input.sizes.back() *= size;
+    input.strides.back() = stride;
+  } else {
+    input.sizes.push_back(size);
+    input.strides.push_back(stride);
+  }
+}
+
+std::optional<Input> tensor_input(const Plan& plan, const Operand& operand, c10::ScalarType dtype, const Meta& result) {
+  if (operand.kind != Operand::Kind::slot || !plan.metas[operand.index] || plan.metas[operand.index]->dtype != dtype) {
+    return {};
+  }
+  const Meta& meta = *plan.metas[operand.index];
+  Input input{operand.index};
+  if (is_alike(meta, result)) {
+    return input;
+  }
+  if (!is_contiguous(result) || c10::multiply_integers(result.sizes) > max_spread || meta.sizes.size() > result.sizes.size()) {
+    return {};
+  }
+  const size_t missing = result.sizes.size() - meta.sizes.size();
+  for (size_t i = 0; i < result.sizes.size(); ++i) {
+    const bool is_broadcast = i < missing || meta.sizes[i - missing] == 1;
+    add_dimension(input, result.sizes[i], is_broadcast ? 0 : meta.strides[i - missing]);
+  }
+  if (input.sizes.empty()) { // one element
+    input.sizes.push_back(1);
+    input.strides.push_back(0);
+  }
+  return input;
+}
+
+// The value of a constant number, or of a tensor that a Python number became: such takes the other operand's dtype.
+std::optional<double> number_at(const Plan& plan, const Operand& operand) {
+  if (operand.kind != Operand::Kind::constant) {
+    return {};
+  }
+  const c10::IValue& boxed = plan.constants[operand.index].boxed;
+  const bool is_tensor = boxed.isTensor() && boxed.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  if (!boxed.isScalar() && !is_tensor) {
+    return {};
+  }
+  const c10::Scalar number = is_tensor ? boxed.toTensor().item() : boxed.toScalar();
+  if (number.isFloatingPoint()) {
+    return number.toDouble();
+  }
+  constexpr int64_t exact = 1 << 24; // integers that every floating dtype here holds
+  return number.isIntegral(/*includeBool=*/false) && std::abs(number.toLong()) <= exact
+      ? std::optional<double>(static_cast<double>(number.toLong()))
+      : std::nullopt;
+}
+
+std::optional<Input> number_input(const Plan& plan, const Operand& operand, c10::ScalarType dtype) {
+  const auto number = number_at(plan, operand);
+  if (!number || std::isnan(*number)) {
+    return {};
+  }
+  Input input;
+  if (dtype == c10::ScalarType::Double) {
+    std::memcpy(input.number.data(), &*number, sizeof(double));
+    return input;
+  }
+  if (std::isfinite(*number) && std::abs(*number) > std::numeric_limits<float>::max()) {
+    return {};
+  }
+  const auto narrow = static_cast<float>(*number);
+  std::memcpy(input.number.data(), &narrow, sizeof(float));
+  return input;
+}
+
+bool has_fused_kernels() {
+  const auto capability = at::get_cpu_capability();
+  return capability == "AVX2" || capability == "AVX512";
+}
+
+Loop choose(const Loops& loops, c10::ScalarType dtype, bool with_number) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return with_number ? loops.with_number_float : loops.on_float;
+    case c10::ScalarType::Double:
+      return with_number ? loops.with_number_double : loops.on_double;
+    case c10::ScalarType::Bool:
+      return with_number ? nullptr : loops.on_bool;
+    default:
+      return nullptr;
+  }
+}
+
+// The dtype of the op's tensors that are not masks: the first one's.
+std::optional<c10::ScalarType> loop_dtype(const Plan& plan, const Step& step, const Loops& loops) {
+  const size_t first = std::min(loops.parameters.find_first_of("Tt"), loops.parameters.size());
+  const Operand& operand = step.operands[first < loops.parameters.size() ? first : 0];
+  if (operand.kind != Operand::Kind::slot || !plan.metas[operand.index]) {
+    return {};
+  }
+  return plan.metas[operand.index]->dtype;
+}
+
+std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops& loops, const Meta& result) {
+  const auto dtype = loop_dtype(plan, step, loops);
+  Pointwise made{nullptr, {}, c10::multiply_integers(result.sizes)};
+  if (!dtype || step.operands.size() != loops.parameters.size() || made.size == 0 || made.size > max_elements ||
+      result.dtype != (loops.makes_bool ? c10::ScalarType::Bool : *dtype)) {
+    return {};
+  }
+  bool with_number = false;
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const Operand& operand = step.operands[i];
+    const char parameter = loops.parameters[i];
+    if (parameter == '0' || parameter == '1') {
+      if (number_at(plan, operand) != std::optional<double>(parameter - '0')) {
+        return {};
+      }
+      continue;
+    }
+    std::optional<Input> input;
+    if (parameter != 'N') {
+      input = tensor_input(plan, operand, parameter == 'B' ? c10::ScalarType::Bool : *dtype, result);
+    }
+    if (parameter == 'N' || (parameter == 't' && !input)) {
+      input = number_input(plan, operand, *dtype);
+      with_number = with_number || parameter == 't';
+    }
+    if (!input) {
+      return {};
+    }
+    made.inputs.push_back(std::move(*input));
+  }
+  made.loop = choose(loops, *dtype, with_number);
+  return made.loop ? std::optional(std::move(made)) : std::nullopt;
+}
+
+} // namespace
+
+Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op) {
+  const Loops* loops = find_loops(op);
+  const bool is_in_place = step.op.schema().is_mutable();
+  if (!loops || step.outs.size() != 1 || (!is_in_place && step.outs[0] < 0) || (loops->is_fused && !has_fused_kernels())) {
+    return nullptr;
+  }
+  const Index slot = is_in_place ? step.operands[0].index : step.outs[0];
+  if ((is_in_place && step.operands[0].kind != Operand::Kind::slot) || !plan.metas[slot] || !is_dense(*plan.metas[slot])) {
+    return nullptr;
+  }
+  auto prepared = prepare(plan, step, *loops, *plan.metas[slot]);
+  if (!prepared) {
+    return nullptr;
+  }
+  step.pointwise = std::move(*prepared);
+  return is_in_place ? &call_in_place : &call_out_of_place;
+}
+
+} // namespace gradc

@@ -1,0 +1,15 @@
+// Pointwise calls: small pointwise ops as one loop over memory (loops.h), without setting up an iterator first.
+//
+// The result fills its memory, and every input has its layout, is a number, or is first spread to it: broadcasting copies.
+#pragma once
+
+#include "plan.h"
+
+#include <string>
+
+namespace gradc {
+
+// The pointwise call of a step on tensors laid out as captured, which it prepares the step for; null where there is none.
+Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op);
+
+} // namespace gradc

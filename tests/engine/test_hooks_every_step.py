@@ -1,0 +1,28 @@
+"""New hooks at every step: nothing is captured again, and nothing of an earlier step is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import gradc
+from benchmarks.hooks_every_step import Run, problems
+
+
+def test_three_thousand_steps() -> None:
+    """In a process of its own: what other tests left in this one comes and goes."""
+    command = [sys.executable, "-m", "benchmarks.hooks_every_step", "--steps", "3000"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "flat" in done.stdout, done.stdout + done.stderr
+
+
+def test_each_problem_is_seen() -> None:
+    gradc.reset()
+    run = Run()
+    run.step()
+    seen = run.look()
+    worse = dataclasses.replace(
+        seen, captures=2, hits=1, ran=0, resident_mib=seen.resident_mib + 3, num_objects=seen.num_objects + 1000
+    )
+    assert len(problems(seen, worse)) == 5
