@@ -37,6 +37,7 @@ _ASKS_FOR_SUBCLASS = frozenset(
         "ProdBackward1",
         "CumprodBackward0",
         "MaskedFillBackward1",
+        "MaskedSelectBackward0",
         "MaxBackward1",
         "MinBackward1",
         "MedianBackward0",

@@ -724,3 +724,19 @@ def test_strides_where_eager_adds_in_place_to_what_a_hooked_node_returned() -> N
         return step
 
     check(make)
+
+
+def test_strides_of_the_gradient_of_masked_select() -> None:
+    """Its formula takes another way while a mode records, and loses the strides of a transposed input. Found by the fuzzer."""
+
+    def make() -> Step:
+        def step(_: int) -> Any:
+            x = leaf(2, 4)
+            y = x.mT
+            (grad,) = torch.autograd.grad(y.masked_select(y > 0).sum(), y)
+            assert grad.stride() == (1, 4)
+            return grad
+
+        return step
+
+    check(make)

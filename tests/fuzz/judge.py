@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Any
 
-from tests.compilers import DYNAMO, GRADC, Compiler
+from tests.compilers import DYNAMO, EAGER, GRADC, Compiler
 from tests.fuzz.program import Program, smaller
 from tests.oracle import Report, compare
 
@@ -39,7 +39,7 @@ def judge(program: Program, compiler: Compiler) -> Verdict:
         return Verdict("hang")
     if not report.differences:
         return Verdict("eagerly", ", ".join(report.fallbacks)) if report.fallbacks else Verdict("ok")
-    if _is_undefined(program):
+    if _is_undefined(program) or any(_is_different(program, EAGER) for _ in range(3)):
         return Verdict("undefined")
     for below in _below(compiler):
         if _is_different(program, below):
