@@ -41,6 +41,7 @@ from gradc.torch_private import FAKE_TENSOR_ERRORS
 if TYPE_CHECKING:
     from gradc.aot.region import Region
 
+_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 _serials = itertools.count()
@@ -153,6 +154,13 @@ class Backwards:
         found = (self._compiled[number].get(key) for key in keys)
         return next((compiled.backward for compiled in found if compiled is not None), None)
 
+    @property
+    def has_code_of_others(self) -> bool:
+        """True if a node is no formula of torch's own: it may keep tensors of the tape where nothing else can be given out."""
+        nodes = (node for segment in self.segments for node in segment.nodes)
+        python = torch.autograd.function.BackwardCFunction
+        return any(isinstance(node, python) or type(node).__name__ == "CppFunction" for node in nodes)
+
     def compile_nominal(self) -> None:
         """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.
 
@@ -206,7 +214,7 @@ class Backwards:
                         log("recompiles", lambda: f"{self.name}, segment {segment.number}: {_difference(cache, key)}")
                     try:
                         self._trace(segment, key)
-                    except UnsupportedError as error:
+                    except (UnsupportedError, *FAKE_TENSOR_ERRORS, *_ERRORS) as error:  # what eager raises, it shall raise
                         cache[key] = None
                         log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
         compiled = cache[key]

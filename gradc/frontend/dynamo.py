@@ -92,7 +92,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         if tape.symints:
             tape.again = recorder_of(_run_graph(graph), examples, names, tape)
         region = Region(tape, settings, f"region {next(_region_numbers)}")
-        if tape.symints:
+        if tape.symints or region.backwards.has_code_of_others:
             region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error

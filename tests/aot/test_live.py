@@ -102,3 +102,37 @@ def test_sums_with_views_of_odd_strides(shape):
         return first, second
 
     check(step, leaf(*shape), leaf(shape[0], 2))
+
+
+@pytest.mark.parametrize("values", [torch.tensor(2.0), torch.ones(3)])
+def test_a_backward_that_asks_for_values(values):
+    def step(compile, x):
+        mask = torch.tensor([True, False, True, True])
+        compile(lambda x, v: x.sin().index_put((mask,), v * 2))(x, values.clone().requires_grad_()).sum().backward()
+
+    report = check(step, leaf(4), allow_fallback=True)
+    assert report.fallbacks
+
+
+@torch.library.custom_op("gradc_tests::squared", mutates_args=())
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+@squared.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+squared.register_autograd(
+    lambda ctx, grad: grad * 2 * ctx.kept,
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "kept", inputs[0] if inputs[0].is_leaf else inputs[0].detach()),
+)
+
+
+def test_code_of_others_that_keeps_tensors_of_its_own():
+    def step(compile, x):
+        compile(lambda x: torch.ops.gradc_tests.squared(x.sin()).exp())(x).sum().backward()
+
+    report = check(step, leaf(4), allow_fallback=True)
+    assert list(report.fallbacks) == ["forward value kept outside saved tensors"]
