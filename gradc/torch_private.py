@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
 
 from gradc.errors import VersionError
 
@@ -69,6 +70,13 @@ def new_symint(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
     made = env.create_symintnode(symbol, hint=hint, source=source)
     assert isinstance(made, torch.SymInt)
     return made
+
+
+def settle_sizes(fake_mode: FakeTensorMode) -> None:
+    """From now on what would fix or bound a symbolic size of ``fake_mode`` raises ``GuardError``: nobody would check it."""
+    if (env := fake_mode.shape_env) is not None:
+        env.freeze()
+        env._error_on_new_guards = True
 
 
 @contextlib.contextmanager
@@ -358,6 +366,7 @@ __all__ = [
     "FAKE_TENSOR_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
+    "GuardError",
     "are_saved_tensors_hooked",
     "autocast_nested",
     "autocast_nesting",
@@ -386,6 +395,7 @@ __all__ = [
     "num_dispatch_modes",
     "saved_tensors_hooks_enabled",
     "sequence_nr",
+    "settle_sizes",
     "skip_frames_of",
     "tracing_context",
     "will_engine_execute",

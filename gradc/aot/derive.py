@@ -36,7 +36,7 @@ from gradc.ir.text import symbolic
 from gradc.ir.verify import checked
 from gradc.report.record import count, fallback, log
 from gradc.state import Ambient, ambient, autocast_set_to, autocast_state, exotic_mode
-from gradc.torch_private import FAKE_TENSOR_ERRORS
+from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 
 if TYPE_CHECKING:
     from gradc.aot.region import Region
@@ -208,6 +208,7 @@ class Backwards:
     def _lookup(self, segment: Segment, key: BackwardKey) -> _Compiled:
         cache = self._compiled[segment.number]
         if key not in cache:
+            settle_sizes(self.tape.fake_mode)
             with self.tape.lock:
                 if key not in cache:
                     if cache:
@@ -272,10 +273,11 @@ class Backwards:
         flags = tuple(tangent.requires_grad for tangent in given)
         place = segment.number, key, flags
         if place not in self._derivatives:
+            settle_sizes(self.tape.fake_mode)
             try:
                 derivative = self._derivative(segment, key, flags)
                 self._derivatives[place] = derivative.guarded(derivative)
-            except (UnsupportedError, *FAKE_TENSOR_ERRORS) as error:
+            except (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS) as error:
                 self._derivatives[place] = None
                 log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
         region = self._derivatives[place]

@@ -24,6 +24,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 
 from gradc.aot.casts import Cast
 from gradc.errors import UnsupportedError
+from gradc.executor import native
 from gradc.ir.program import Sym
 from gradc.ir.recorder import Recorder, symbolic_number
 from gradc.ir.text import symbolic
@@ -176,17 +177,25 @@ class Tape:
         """Which saved tensors ``node`` owns, and whether it holds others, which no hook sees (a number's wrapper)."""
         found: list[int] = []
         num_others = 0
+        is_wrapper = type(node).__name__ == "CopySlices"
+        owner = self._op_in(node) if is_wrapper else node
 
         def note(index: int) -> torch.Tensor:
             found.append(index)
             return self.saved[index].fake
 
         with self.unpacking(note), self.fake_mode:
-            for name in _saved_attributes(type(node)):
-                values = getattr(node, name)
+            for name in _saved_attributes(type(owner)):
+                values = getattr(owner, name)
                 values = values if isinstance(values, (tuple, list)) else (values,)
                 num_others += sum(isinstance(value, torch.Tensor) for value in values)
-        return found, num_others > len(found)
+        return found, num_others > len(found) or is_wrapper  # once run, it has let go of the op
+
+    def _op_in(self, node: Node) -> Node:
+        extension = native.extension()
+        if extension is None:
+            raise UnsupportedError("in-place op on a view, without the extension", where=self.line_of(node))
+        return extension.node_in_copy_slices(node)
 
 
 def record(
@@ -207,11 +216,9 @@ def record(
         UnsupportedError: for what cannot run on fake tensors.
     """
     tape = Tape(fake_mode, name, is_derivative=edges is not None)
-    fakes: list[Any] = []
+    fakes: list[Any] = [fake_primal(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in inputs]
     with fake_mode:
-        for position, (value, label) in enumerate(zip(inputs, names, strict=True)):
-            fake = fake_primal(value) if isinstance(value, torch.Tensor) else value
-            fakes.append(fake)
+        for position, (fake, label) in enumerate(zip(fakes, names, strict=True)):
             edge = edges[position] if edges else None
             if isinstance(fake, torch.Tensor):
                 edge = edge or (edge_of(fake) if fake.requires_grad else None)
@@ -239,9 +246,8 @@ def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Se
 
     def again(sizes: Callable[[Any], Any]) -> Tape:
         mode = FakeTensorMode()
-        with mode:
-            pairs = zip(fakes, numbers, strict=True)
-            inputs = [sizes(number) if fake is None else fake_primal(fake, sizes) for fake, number in pairs]
+        pairs = zip(fakes, numbers, strict=True)
+        inputs = [sizes(number) if fake is None else fake_primal(fake, mode, sizes) for fake, number in pairs]
         with autocast_set_to(state), autocast_nested() if is_nested else contextlib.nullcontext():
             with torch.set_grad_enabled(records):
                 return record(function, inputs, names, mode, tape.recorder.name)
@@ -249,11 +255,14 @@ def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Se
     return again
 
 
-def fake_primal(value: torch.Tensor, sizes: Callable[[Any], Any] = lambda number: number) -> torch.Tensor:
-    """A fake tensor like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
+def fake_primal(
+    value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any], Any] = lambda number: number
+) -> torch.Tensor:
+    """A fake tensor of ``mode`` like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
 
-    Leafness is kept because autocast keeps its copies of leaves only. ``sizes`` gives the number to use for each that is
-    symbolic. Called inside the fake mode.
+    Leafness is kept because autocast keeps its copies of leaves only; a base that needs a gradient because views of it made
+    without recording then say that they do. ``sizes`` gives the number to use for each that is symbolic. Called outside of
+    ``mode``: a fake ``value`` of another mode may have to make its history again to tell whether it is a leaf.
     """
     if value.layout is not torch.strided:
         raise UnsupportedError("input that is not strided", str(value.layout))
@@ -261,17 +270,20 @@ def fake_primal(value: torch.Tensor, sizes: Callable[[Any], Any] = lambda number
         raise UnsupportedError("input with a lazy conjugate or negative bit")
     size, stride = ([_plain(number, sizes) for number in numbers] for numbers in (value.size(), value.stride()))
     offset = _plain(value.storage_offset(), sizes)
-    if isinstance(offset, int) and offset == 0:
-        fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-    else:
-        storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
-        fake = storage.as_strided(size, stride, offset)
-        fake = fake if is_view(value) else fake.detach()
-    if not value.requires_grad:
-        return fake
-    with torch.enable_grad():
+    is_leaf = value.is_leaf
+    with mode, torch.enable_grad():
+        if isinstance(offset, int) and offset == 0:
+            fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+        else:
+            storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
+            if is_view(value) and not is_leaf:
+                return storage.requires_grad_().as_strided(size, stride, offset)
+            fake = storage.as_strided(size, stride, offset)
+            fake = fake if is_view(value) else fake.detach()
+        if not value.requires_grad:
+            return fake
         fake.requires_grad_()
-        return fake if value.is_leaf else fake.view_as(fake)
+        return fake if is_leaf else fake.view_as(fake)
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

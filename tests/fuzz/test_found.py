@@ -812,3 +812,83 @@ def test_modified_but_not_needed():
     """Eager checks all that a node saved, also what the wanted gradient does not depend on."""
     report = check(modified_but_not_needed_step, leaf(3), leaf(3))
     assert report.eager.values
+
+
+def seed_300_program_144_step(compile, b):
+    @compile()
+    def f(b):
+        t2 = torch.einsum("...ij,...kj->...ik", b, b)
+        t2.tanh_()
+        return t2
+
+    (slope,) = torch.autograd.grad(f(b).sum(), b, create_graph=True)
+    f(b).sum().backward()
+    return torch.autograd.grad(slope.square().sum(), b)
+
+
+def test_seed_300_program_144():
+    """An in-place op on a view saves tensors, too, though its node hides in a CopySlices."""
+    check(seed_300_program_144_step, leaf(2, 1))
+
+
+def seed_300_program_628_step(compile, c):
+    events = []
+
+    @compile()
+    def f(c):
+        t5 = F.pad(c, (1, 0))
+        t5.transpose(0, -1)[0].mul_(3)
+        return t5
+
+    out = f(c)
+    attempt(events, lambda: torch.autograd.grad(out.sum(), c))
+    attempt(events, lambda: out.sum().backward(retain_graph=True))
+    return events
+
+
+def test_seed_300_program_628():
+    """A CopySlices refuses a second backward even where it saved nothing."""
+    check(seed_300_program_628_step, leaf(3, 4))
+
+
+def seed_300_program_565_step(compile, b):
+    @compile()
+    def f(b):
+        with torch.no_grad():
+            t10 = b.mT[..., ::2]
+        return t10.float(), t10
+
+    return f(b.split(1, 1)[2])
+
+
+def test_seed_300_program_565():
+    """A view made without recording says that it needs a gradient because its base does."""
+    check(seed_300_program_565_step, leaf(3, 3, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_300_program_448_step(compile, a):
+    f = compile(lambda a: a.exp().abs(), dynamic=True)
+    grads = []
+    for values in (a, a[:-1]):
+        (slope,) = torch.autograd.grad(f(values).square().sum(), a, create_graph=True)
+        grads += torch.autograd.grad(slope.square().sum(), a)
+    return grads
+
+
+def test_seed_300_program_448():
+    """A formula traced late must not fix the size that all other calls share."""
+    check(seed_300_program_448_step, leaf(4), allow_fallback=True)
+
+
+def seed_300_program_705_step(compile, c):
+    @compile(dynamic=True)
+    def f(c):
+        c.detach().mul_(1)
+        return c * 2
+
+    return f(c.mT.contiguous().mT)
+
+
+def test_seed_300_program_705():
+    """Whether Dynamo's fake input is a leaf is asked outside of the mode that records."""
+    check(seed_300_program_705_step, leaf(1, 2), allow_fallback=True)

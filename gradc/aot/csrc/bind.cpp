@@ -5,6 +5,8 @@
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -226,10 +228,23 @@ py::object make_direct(std::shared_ptr<RegionLayout> region, std::vector<size_t>
   return py::reinterpret_steal<py::object>(PyCFunction_New(&direct_method, capsule.ptr()));
 }
 
+// The node that an in-place op on a view made, which rebase_history hid in a CopySlices.
+py::object node_in_copy_slices(const py::object& node) {
+  TORCH_CHECK_TYPE(torch::autograd::THPCppFunction_Check(node.ptr()), "expected a CopySlices node");
+  const auto& held = reinterpret_cast<torch::autograd::THPCppFunction*>(node.ptr())->cdata;
+  const auto* slices = dynamic_cast<const torch::autograd::CopySlices*>(held.get());
+  TORCH_CHECK_TYPE(slices != nullptr, "expected a CopySlices node, got ", held->name());
+  return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(slices->fn));
+}
+
 } // namespace
 
 void bind_segments(py::module_& module) {
   module.def("cached_cast", torch::wrap_pybind_function(cached_cast), "(leaf, dtype) -> autocast's copy of it");
+  module.def(
+      "node_in_copy_slices",
+      torch::wrap_pybind_function(node_in_copy_slices),
+      "(CopySlices) -> the node of the op that wrote into a view");
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))
