@@ -304,6 +304,14 @@ def compilations() -> list[Any]:
     return torch._dynamo.utils.get_compilation_metrics()
 
 
+def around_compilations(begin: Callable[..., None], end: Callable[..., None]) -> None:
+    """Have Dynamo call ``begin`` before and ``end`` after it compiles, until ``torch._dynamo.reset()`` forgets them."""
+    handler = torch._dynamo.callback.callback_handler
+    if begin not in handler.start_callbacks:
+        handler.register_start_callback(begin)
+        handler.register_end_callback(end)
+
+
 def is_compiled(target: Any) -> bool:
     """True for what torch.compile returned."""
     return isinstance(target, torch._dynamo.OptimizedModule) or hasattr(target, "_torchdynamo_orig_callable")
@@ -368,6 +376,7 @@ __all__ = [
     "FakeTensorMode",
     "GuardError",
     "are_saved_tensors_hooked",
+    "around_compilations",
     "autocast_nested",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",

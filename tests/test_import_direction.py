@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "gradc"
 
 # By the longest name that fits. A room may import its own layer's rooms, and those before.
 LAYERS = [
-    ["gradc.errors"],
+    ["gradc.errors", "gradc.collector"],
     ["gradc.config", "gradc.torch_private", "gradc.report.record", "gradc.report.table", "gradc._C"],
     ["gradc.ir", "gradc.state"],
     ["gradc.executor", "gradc.partition"],

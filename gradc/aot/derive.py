@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
+from gradc import collector
 from gradc.aot.backward import (
     Backward,
     BackwardKey,
@@ -223,6 +224,7 @@ class Backwards:
             raise UnsupportedError("backward that cannot be traced", self.name)
         return compiled
 
+    @collector.set_aside()
     def _trace(self, segment: Segment, key: BackwardKey) -> None:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
         checked(backward.program, "aot.backward")

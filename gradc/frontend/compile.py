@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from gradc import collector
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
 from gradc.report.record import fallback
-from gradc.torch_private import graph_breaks
+from gradc.torch_private import around_compilations, graph_breaks
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
 _OPTIONS = ()
@@ -63,6 +64,7 @@ def compile(
     chosen = dynamo.Options(backend, fullgraph)
     has_backward = _calls_backward(getattr(target, "__code__", None))
     whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
+    around_compilations(collector.begin, collector.end)
     compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=whole, dynamic=dynamic)
     if isinstance(target, torch.nn.Module):
         assert isinstance(compiled, torch.nn.Module)

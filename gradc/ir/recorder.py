@@ -35,6 +35,7 @@ from gradc.state import autocast_state
 from gradc.torch_private import has_autocast_kernel, is_fake
 
 _aten = torch.ops.aten
+_device = torch.ops.prim.device.default
 PHANTOM = "not available when the Program runs"
 RESERVED = frozenset({"args", "flatten", "math", "set_autocast", "torch"})  # what the printed text means by these names
 
@@ -143,6 +144,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if op is _device and is_fake(args[0]):  # asked several times for each call; the mode's own way is long
+            return args[0].fake_device
         if op is _aten.lift_fresh.default and not is_fake(args[0]):
             self.add_constant(args[0])
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
