@@ -161,10 +161,17 @@ def warm_up(names: Iterable[str]) -> None:
     torch._dynamo.reset()
 
 
+def failure(error: Exception) -> str:
+    """The error's type and first line; with a second one if the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {told}"[:160]
+
+
 @contextlib.contextmanager
 def reported(what: str) -> Iterator[None]:
     """Say that ``what`` failed, in a line, and go on: other compilers refuse some of the models."""
     try:
         yield
     except Exception as error:
-        print(f"  {what}: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}", flush=True)
+        print(f"  {what}: {failure(error)}", flush=True)
