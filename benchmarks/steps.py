@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 
+import gradc
 from benchmarks.common import CONTENDERS, Step, Timing, failure, first_call, fresh, peak_bytes, prepare, race, warm_up
 from benchmarks.models import MODELS
 from gradc.report.table import table
 
 DOCS = Path(__file__).parent.parent / "docs"
-HEADERS = ["model", "contender", "step ms", "of eager", "first call s", "peak MB", "of eager"]
+HEADERS = ["model", "contender", "step ms", "of eager", "first call s", "peak MB", "of eager", "note"]
 DEFAULT_CONTENDERS = [name for name in CONTENDERS if name != "torch.compile aot_eager"]
 INTRODUCTION = """# Benchmarks
 
@@ -40,7 +41,10 @@ beyond what it held before, as the profiler sees it. The models are those of `be
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one contender did on one model. ``error`` is empty, or says why there are no figures."""
+    """What one contender did on one model.
+
+    ``error`` is empty, or says why there are no figures. ``fallbacks`` counts, by reason, what gradc left to eager in a step.
+    """
 
     contender: str
     seconds: float = 0.0
@@ -48,6 +52,7 @@ class Result:
     first_call: float = 0.0
     peak_bytes: int = 0
     error: str = ""
+    fallbacks: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +74,14 @@ Entries = dict[str, Entry]  # by model
 
 def _figures(result: Result, eager: Result) -> list[str]:
     if result.error:
-        return [result.error.replace("|", "\\|"), "", "", "", ""]
+        return ["", "", "", "", "", result.error.replace("|", "\\|")]
     return [
         f"{1000 * result.seconds:.3f}",
         f"{result.ratio:.2f}",
         f"{result.first_call:.2f}",
         f"{result.peak_bytes / 1e6:.2f}",
         f"{result.peak_bytes / max(eager.peak_bytes, 1):.2f}",
+        ", ".join(f"in eager, {number}x a step: {reason}" for reason, number in result.fallbacks.items()),
     ]
 
 
@@ -155,10 +161,13 @@ def measure(model: str, contenders: list[str], seconds: float) -> list[Result]:
 def _warmed_up(model: str, contender: str) -> tuple[Result, Step]:
     torch.manual_seed(0)
     step = fresh("models").MODELS[model](CONTENDERS[contender].compile)
-    seconds = first_call(step, contender)
+    seconds = first_call(step, contender, may_fall_back=True)
     for _ in range(5):
         step()
-    return Result(contender, first_call=seconds, peak_bytes=peak_bytes(step)), step
+    peak, before = peak_bytes(step), gradc.counters["fallbacks"].copy()
+    step()
+    fallbacks = dict(gradc.counters["fallbacks"] - before)
+    return Result(contender, first_call=seconds, peak_bytes=peak, fallbacks=fallbacks), step
 
 
 def _timed(result: Result, timing: Timing) -> Result:
