@@ -217,7 +217,7 @@ def save_plot(by_threads: dict[int, Entries], path: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(by_threads), squeeze=False)[:, 0]
     for axes, (threads, entries) in zip(panels, by_threads.items()):
-        contenders = [name for name in CONTENDERS if name != "eager" and any(_ratios(entries, name))]
+        contenders = [name for name in CONTENDERS if name != "eager" and _ratios(entries, name)]
         width = 0.8 / max(len(contenders), 1)
         for number, contender in enumerate(contenders):
             ratios = _ratios(entries, contender)
