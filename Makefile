@@ -4,7 +4,7 @@ BIN    := .venv/bin
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/*/csrc/*)
 
-.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks bench clean
+.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan bench clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -14,7 +14,9 @@ help:
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
-	@echo "make bench   time whole training steps (half an hour; on an idle machine)"
+	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
+	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
+	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -54,8 +56,22 @@ fuzz-captured: venv
 hooks: venv
 	$(BIN)/python -m benchmarks.hooks_every_step
 
+steps: venv
+	$(BIN)/python -m benchmarks.many_steps
+
+# A copy of the tree with an extension of its own. Leaks are not looked for: Python and torch keep much until the end.
+ASAN       := build/asan
+ASAN_TESTS ?= tests/executor tests/aot tests/engine/test_capture.py tests/engine/test_reasons.py
+asan: venv
+	GRADC_SANITIZE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(ASAN) --build-temp $(ASAN)-objects
+	cp -r tests benchmarks docs pyproject.toml $(ASAN)
+	cd $(ASAN) && LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
+	  $(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider $(ASAN_TESTS)
+
+THREADS ?= 1
 bench: venv
-	$(BIN)/python -m benchmarks.steps
+	$(BIN)/gradc bench --threads $(THREADS)
 
 clean:
 	rm -rf .venv build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

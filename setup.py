@@ -3,6 +3,8 @@
 Skipped, so that the Python interpreter serves, if there are no sources, if no C++ compiler is found, or if
 ``GRADC_NO_EXTENSION=1``. With a compiler present, a build that fails is an error. It is built against the installed
 torch, hence ``pip install --no-build-isolation -e .``.
+
+``GRADC_SANITIZE=1`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``.
 """
 
 import glob
@@ -13,6 +15,10 @@ from setuptools import Extension, setup
 
 SOURCES = sorted(glob.glob("gradc/*/csrc/*.cpp"))
 HEADERS = sorted(glob.glob("gradc/*/csrc/*.h"))
+OPTIMIZED = ["-O3", "-g0"]
+# Without vptr, which needs type information that torch's libraries do not export.
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
+SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
 
 
 def why_skipped() -> str:
@@ -30,6 +36,7 @@ def why_skipped() -> str:
 def extension() -> Extension:
     from torch.utils import cpp_extension
 
+    sanitize = os.environ.get("GRADC_SANITIZE") == "1"
     # As system headers, so that -Werror concerns our own code only.
     headers = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     return Extension(
@@ -37,7 +44,10 @@ def extension() -> Extension:
         SOURCES,
         depends=HEADERS,
         language="c++",
-        extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *headers],
+        extra_compile_args=[
+            *(SANITIZED if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *headers,
+        ],
+        extra_link_args=SANITIZERS if sanitize else [],
         library_dirs=cpp_extension.library_paths(),
         libraries=["c10", "torch", "torch_cpu", "torch_python"],
     )

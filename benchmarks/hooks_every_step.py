@@ -8,35 +8,27 @@ not like the rest.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import gc
-import pathlib
-import resource
 import sys
-import time
 
 import torch
 from torch import nn
 
 import gradc
+from benchmarks.endurance import Held, growth, held, num_steps, watch
 from gradc.engine import compiled_autograd
-
-MAX_GROWTH_MIB = 2.0
-MAX_NEW_OBJECTS = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What the process holds after ``steps``. ``ran`` counts the hooks' calls."""
+    """What was done after ``steps``, and what the process holds. ``ran`` counts the hooks' calls."""
 
     steps: int
     captures: int
     hits: int
     finished_live: int
     ran: int
-    resident_mib: float
-    num_objects: int
+    held: Held
 
 
 class Run:
@@ -71,51 +63,24 @@ class Run:
         return result
 
     def look(self) -> Seen:
-        gc.collect()
         counts = gradc.counters["compiled_autograd"]
-        held = len(gc.get_objects())
-        return Seen(
-            self.steps, counts["captures"], counts["hits"], counts["finished live"], self.ran, resident_mib(), held
-        )
+        return Seen(self.steps, counts["captures"], counts["hits"], counts["finished live"], self.ran, held())
 
-
-def resident_mib() -> float:
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
-def problems(before: Seen, after: Seen) -> list[str]:
-    """What the later look shows that a run which stays as it is would not."""
-    steps = after.steps - before.steps
-    found = []
-    if after.captures != before.captures:
-        found.append(f"{after.captures - before.captures} captures")
-    if after.hits - before.hits != steps or after.finished_live:
-        found.append(f"{after.hits - before.hits} hits and {after.finished_live} finished live in {steps} steps")
-    if after.ran - before.ran != 3 * steps:
-        found.append(f"{after.ran - before.ran} calls of hooks in {steps} steps")
-    if after.resident_mib - before.resident_mib > MAX_GROWTH_MIB:
-        found.append(f"{after.resident_mib - before.resident_mib:.1f} MiB more")
-    if after.num_objects - before.num_objects > MAX_NEW_OBJECTS:
-        found.append(f"{after.num_objects - before.num_objects} objects more")
-    return found
+    def problems(self, before: Seen, after: Seen) -> list[str]:
+        """What the later look shows that a run which stays as it is would not."""
+        steps = after.steps - before.steps
+        found = []
+        if after.captures != before.captures:
+            found.append(f"{after.captures - before.captures} captures")
+        if after.hits - before.hits != steps or after.finished_live:
+            found.append(f"{after.hits - before.hits} hits and {after.finished_live} finished live in {steps} steps")
+        if after.ran - before.ran != 3 * steps:
+            found.append(f"{after.ran - before.ran} calls of hooks in {steps} steps")
+        return found + growth(before.held, after.held)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=100_000)
-    steps = parser.parse_args().steps
-    torch.set_num_threads(1)
-    run, looks, start = Run(), list[Seen](), time.perf_counter()
-    for number in range(1, steps + 1):
-        run.step()
-        if number % max(steps // 10, 1) == 0:
-            looks.append(run.look())
-            print(looks[-1], flush=True)
-    print(f"{(time.perf_counter() - start) / steps * 1e6:.0f} us a step")
-    found = problems(looks[0], looks[-1])
-    print(", ".join(found) or "flat: nothing captured again, nothing kept")
-    return int(bool(found))
+    return int(bool(watch(Run(), num_steps(__doc__))))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from gradc.report.check import check
 from gradc.report.explain import explain
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+DEFAULT_BENCHMARK = "steps"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
     _add_explain(commands.add_parser("explain", help="say what gradc makes of a function of yours, and what ran eagerly"))
-    _add_bench(commands.add_parser("bench", help="time training steps (needs a checkout)"))
+    # Another prefix than "-", so that what follows, --help too, is left to the benchmark.
+    bench = commands.add_parser("bench", prefix_chars="+", add_help=False, help="time training steps (needs a checkout)")
+    _add_bench(bench)
     return top
 
 
@@ -69,8 +72,7 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_bench)
-    command.add_argument("name", nargs="?", help="a benchmark; without it, lists them")
-    command.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="the benchmark's own arguments")
+    command.add_argument("words", nargs="*", help="a benchmark's name and its arguments, or arguments of the default one")
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -90,20 +92,23 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in ("__init__", "common", "models"))
+    helpers = ("__init__", "common", "endurance", "models")
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in helpers)
     if not names:
         raise ConfigError(
             f"gradc bench: the benchmarks are not part of the installed package, and there is no folder {BENCHMARKS}.\n"
             "  Run it from a checkout that was installed with: pip install --no-build-isolation -e ."
         )
-    if options.name is None:
+    is_named = options.words and not options.words[0].startswith("-")
+    name, *rest = options.words if is_named else [DEFAULT_BENCHMARK, *options.words]
+    if name == "list":
         print("\n".join(f"gradc bench {name}" for name in names))
         return 0
-    if options.name not in names:
-        raise ConfigError(f"gradc bench {options.name}: there is no such benchmark. There are: {', '.join(names)}.")
+    if name not in names:
+        raise ConfigError(f"gradc bench {name}: there is no such benchmark. There are: {', '.join(names)}.")
     sys.path.insert(0, str(BENCHMARKS.parent))
-    sys.argv = [f"gradc bench {options.name}", *options.rest]
-    runpy.run_module(f"benchmarks.{options.name}", run_name="__main__")
+    sys.argv = [f"gradc bench {name}", *rest]
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__")
     return 0
 
 

@@ -1,5 +1,9 @@
 """The command line: what each command prints, and that a mistake gets an answer instead of a traceback."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from gradc.cli import main
@@ -81,8 +85,44 @@ def test_check_lists_the_functions_there_are(step_file, capsys):
 
 
 def test_bench_lists_the_benchmarks(capsys):
-    assert main(["bench"]) == 0
+    assert main(["bench", "list"]) == 0
     assert "gradc bench linear_tanh\n" in capsys.readouterr().out
+
+
+def test_bench_needs_a_checkout(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("gradc.cli.BENCHMARKS", tmp_path)
+    assert main(["bench", "--only", "mlp"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gradc: error: gradc bench: the benchmarks are not part of the installed package")
+    assert str(tmp_path) in error and "Run it from a checkout that was installed with: pip install" in error
+
+
+def bench(out, *arguments):
+    """``gradc bench`` in a process of its own, for it changes settings of the whole process."""
+    command = [sys.executable, "-m", "gradc.cli", "bench", *arguments, "--seconds", "0.05", "--out", str(out)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_bench_merges_what_it_measures(tmp_path):
+    store = tmp_path / "benchmarks" / "threads-1.json"
+    for model in ("linear", "ppo"):
+        done = bench(tmp_path, "--only", model, "--contender", "gradc")
+        assert done.returncode == 0, done.stdout + done.stderr
+    entries = json.loads(store.read_text())
+    assert list(entries) == ["Linear+Tanh", "PPO update"]
+    assert [result["contender"] for result in entries["PPO update"]["results"]] == ["eager", "gradc"]
+    assert all(not result["error"] and result["ratio"] > 0 for result in entries["Linear+Tanh"]["results"])
+    assert (tmp_path / "benchmarks.png").exists()
+    report, before = (tmp_path / "benchmarks.md").read_text(), store.read_text()
+    assert "`gradc bench --only ppo --contender gradc" in report and "| Linear+Tanh | gradc |" in report
+    assert bench(tmp_path, "--only", "linear,ppo", "--resume").returncode == 0
+    assert store.read_text() == before
+
+
+def test_bench_names_the_models_there_are(tmp_path):
+    done = bench(tmp_path, "--only", "elephant")
+    assert done.returncode == 2
+    assert "no model's name contains 'elephant'. There are: 64-layer MLP, Linear+Tanh" in done.stderr
 
 
 def test_epochs_that_are_no_number(capsys):

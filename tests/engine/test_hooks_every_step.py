@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import gradc
-from benchmarks.hooks_every_step import Run, problems
+from benchmarks.endurance import Held
+from benchmarks.hooks_every_step import Run
 
 
 def test_three_thousand_steps() -> None:
@@ -22,7 +23,6 @@ def test_each_problem_is_seen() -> None:
     run = Run()
     run.step()
     seen = run.look()
-    worse = dataclasses.replace(
-        seen, captures=2, hits=1, ran=0, resident_mib=seen.resident_mib + 3, num_objects=seen.num_objects + 1000
-    )
-    assert len(problems(seen, worse)) == 5
+    held = Held(seen.held.resident_mib + 3, seen.held.num_objects + 1000)
+    worse = dataclasses.replace(seen, captures=2, hits=1, ran=0, held=held)
+    assert len(run.problems(seen, worse)) == 5

@@ -1,6 +1,7 @@
 // Plans as Python objects: made from a gradc.executor.plan.Layout, called with a list.
 #include "bind.h"
 
+#include "keep.h"
 #include "kernels.h"
 #include "plan.h"
 
@@ -18,14 +19,6 @@ namespace {
   const py::object error = py::module_::import("gradc.errors").attr("UnsupportedError")(kind, detail);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
-}
-
-// A Python object that C++ keeps, and may let go of without the GIL.
-std::shared_ptr<py::object> keep(py::object object) {
-  return {new py::object(std::move(object)), [](py::object* held) {
-            const py::gil_scoped_acquire gil;
-            delete held;
-          }};
 }
 
 c10::IValue number_or_bool(py::handle value) {
