@@ -17,6 +17,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import (
@@ -277,6 +278,23 @@ def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
     handlers[torch.addcdiv] = call
 
 
+def unpack_whole_tensors(is_ours: Callable[[Any], bool]) -> None:
+    """Unpack and iterate over a tensor by one ``unbind``, as eager does, in the graphs that ``is_ours`` (a backend) compiles.
+
+    Dynamo takes one ``select`` for each row, whose gradients are then added up: more work, and a -0 becomes 0.
+    """
+    original = TensorVariable.unpack_var_sequence
+
+    @functools.wraps(original)
+    def unpack(self: Any, tx: Any, idxes: Any = None) -> Any:
+        if type(self) is not TensorVariable or not is_ours(tx.output.compiler_fn):
+            return original(self, tx, idxes)
+        rows = self.call_method(tx, "unbind", [], {}).unpack_var_sequence(tx)
+        return rows if idxes is None or len(idxes) == len(rows) else original(self, tx, idxes)
+
+    TensorVariable.unpack_var_sequence = unpack  # type: ignore[method-assign]
+
+
 def call_natively() -> None:
     """Let Dynamo's bytecode call a native region itself, where it would put a function around it that stops tracing.
 
@@ -407,6 +425,7 @@ __all__ = [
     "settle_sizes",
     "skip_frames_of",
     "tracing_context",
+    "unpack_whole_tensors",
     "will_engine_execute",
     "without_dispatch_modes",
 ]

@@ -143,6 +143,14 @@ class Backwards:
         sizes = Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
         return self.grads(self.segments[number], sizes, saved, tangents, needed, is_repacked)
 
+    @torch.compiler.disable
+    def differentiable_native(self, number: int, tangents: Any, needed: Any) -> Callable[..., Any] | None:
+        """For a live native node under create_graph: what to call on the defined tangents, the saved tensors and the symbols.
+
+        None where ``grads_native`` serves each call.
+        """
+        return self._derivative_of(self.segments[number], tangents, needed)
+
     def traced(self, number: int, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> Backward | None:
         """What has been compiled for these gradients in the present state, for reports; None if nothing has."""
         segment = self.segments[number]
@@ -270,22 +278,25 @@ class Backwards:
     # ---- grad mode on
 
     def _differentiable(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
+        region = self._derivative_of(segment, tangents, needed)
+        if region is None:
+            return self._differentiate_live(segment, sizes, saved, tangents, needed)
+        return region(*(tangent for tangent in tangents if tangent is not None), *saved, *sizes.values.values())
+
+    def _derivative_of(self, segment: Segment, tangents: Any, needed: Any) -> Callable[..., Any] | None:
+        """The backward of ``segment`` for the present state, differentiable itself; None if there is none."""
         key = self._key(segment, tangents, needed)
-        given = [tangent for tangent in tangents if tangent is not None]
-        flags = tuple(tangent.requires_grad for tangent in given)
+        flags = tuple(tangent.requires_grad for tangent in tangents if tangent is not None)
         place = segment.number, key, flags
         if place not in self._derivatives:
             settle_sizes(self.tape.fake_mode)
             try:
                 derivative = self._derivative(segment, key, flags)
-                self._derivatives[place] = derivative.guarded(derivative)
+                self._derivatives[place] = derivative.guarded(torch.compiler.disable(derivative))
             except (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS) as error:
                 self._derivatives[place] = None
                 log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
-        region = self._derivatives[place]
-        if region is None:
-            return self._differentiate_live(segment, sizes, saved, tangents, needed)
-        return region(*given, *saved, *sizes.values.values())
+        return self._derivatives[place]
 
     def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
         from gradc.aot.live import differentiate  # built on regions, as a derivative is

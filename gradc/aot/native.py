@@ -1,6 +1,7 @@
 """A region as the native extension sees it: positions and numbers instead of tape nodes.
 
-    lay_out: (Region, forward plan) -> Layout, which ``gradc._C.Region`` is made from
+    lay_out:        (Region, forward plan) -> Layout, which ``gradc._C.Region`` is made from
+    direct_outputs: outputs -> what ``gradc._C.Region.direct`` is made from
 
 The native region runs the forward and builds the live nodes in one call. Whatever it does not know it asks
 ``derive.Backwards`` for: a Program for a new key, or the gradients themselves.
@@ -9,12 +10,14 @@ The native region runs the forward and builds the live nodes in one call. Whatev
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradc.aot.casts import Cast
+from gradc.aot.effects import Derived, Output, Plain, Returned, Step, Value
 from gradc.aot.segments import Segment
 from gradc.ir.program import AutocastState, Sym
 from gradc.ir.recorder import symbolic_number
@@ -79,6 +82,38 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         region.backwards,
         shapes,
     )
+
+
+def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, bool, Any]]:
+    """What a direct call returns: (kind, position, whether of an argument, requires_grad, plain value or maker of a view)."""
+    first: dict[int, int] = {}
+    return [_direct_output(output, first.setdefault(id(output), i), i) for i, output in enumerate(outputs)]
+
+
+def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, bool, bool, Any]:
+    match output:
+        case Plain(value):
+            return "plain", 0, False, False, value
+        case Returned(position):
+            return "argument", position, True, False, None
+        case Value(position):
+            return "value", position, False, False, None
+        case Derived() if first < number:
+            return "again", first, False, False, None
+        case Derived(base, steps, requires_grad):
+            make = functools.partial(_make_view, steps)
+            is_of_argument = isinstance(base, Returned)
+            return "view", base.primal if isinstance(base, Returned) else base.position, is_of_argument, requires_grad, make
+
+
+def _make_view(steps: Sequence[Step], tensor: torch.Tensor) -> torch.Tensor:
+    for step in steps:
+        tensor = step(tensor, _same)
+    return tensor
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:

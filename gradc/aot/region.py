@@ -31,7 +31,7 @@ from gradc.aot.effects import (
     hoist_views,
     refuse_views_of_returned_views,
 )
-from gradc.aot.native import lay_out
+from gradc.aot.native import direct_outputs, lay_out
 from gradc.aot.node import SegmentFunction
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Tape, edge_of
@@ -50,7 +50,6 @@ class Region:
     def __init__(self, tape: Tape, settings: Settings, name: str, *, is_fine: bool = False) -> None:
         self._native: Any
         self._shapes: list[Sym]
-        self._direct: list[int] | None
         self.tape, self.settings, self.name, self.is_fine = tape, settings, name, is_fine
         refuse_views_of_returned_views(tape)
         hoist_views(tape)
@@ -63,13 +62,11 @@ class Region:
         program = tape.recorder.program(self.returned.fakes)
         self.forward = checked(refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative)), "aot.region")
         self._run = settings.lower(self.forward)
-        self._native, self._shapes, self._direct = None, [], None
+        self._native, self._shapes, self._is_direct = None, [], False
         if native.is_plan(self._run):
             layout = lay_out(self, self._run)
             self._native, self._shapes = native.region(layout), layout.shapes
-            is_simple = all(isinstance(primal.step, Cast | None) for primal in tape.primals) and not tape.symints
-            if is_simple and all(isinstance(output, Value) for output in self.outputs):
-                self._direct = [output.position for output in self.outputs if isinstance(output, Value)]
+            self._is_direct = not tape.symints and all(isinstance(primal.step, Cast | None) for primal in tape.primals)
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
 
     def _refuse_inner_views(self) -> None:
@@ -87,7 +84,7 @@ class Region:
 
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
-        return slow if self._direct is None else self._native.direct(self._direct, slow)
+        return self._native.direct(direct_outputs(self.outputs), slow) if self._is_direct else slow
 
     def __call__(self, *inputs: Any) -> list[Any]:
         if self._native is None and not self.is_fine and self.segments and has_gradient_hooks(inputs):

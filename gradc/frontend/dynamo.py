@@ -38,6 +38,7 @@ from gradc.torch_private import (
     keep_ops_whole,
     skip_frames_of,
     tracing_context,
+    unpack_whole_tensors,
 )
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -232,6 +233,7 @@ def is_ours(compiler: Any) -> bool:
 
 break_graph_where_eager_is_needed(is_ours)
 keep_ops_whole(is_ours)
+unpack_whole_tensors(is_ours)
 call_natively()
 guard_module_hooks(native.no_hooks)
 skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))

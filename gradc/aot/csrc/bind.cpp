@@ -1,6 +1,9 @@
 // Regions as Python objects: made from a gradc.aot.native.Layout, called with a list of primals.
 #include "bind.h"
 
+#include "../../executor/csrc/keep.h"
+#include "convert.h"
+#include "direct.h"
 #include "segment.h"
 
 #include <torch/csrc/Dtype.h>
@@ -16,26 +19,6 @@ namespace gradc {
 namespace {
 
 using torch::autograd::variable_list;
-
-py::object to_python(const at::Tensor& tensor) {
-  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
-}
-
-py::list to_python(const variable_list& tensors) {
-  py::list list(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    list[i] = to_python(tensors[i]);
-  }
-  return list;
-}
-
-variable_list to_tensors(const py::handle& values) {
-  variable_list tensors;
-  for (const py::handle value : values) {
-    tensors.push_back(value.is_none() ? at::Tensor() : value.cast<at::Tensor>());
-  }
-  return tensors;
-}
 
 // Runs `function`; a Python exception becomes a C++ one that the engine carries to the caller of backward.
 template <typename Function>
@@ -54,10 +37,7 @@ auto guarded(Function function) {
 class PythonDerive : public Derive {
  public:
   explicit PythonDerive(py::object backwards)
-      : backwards_(new py::object(std::move(backwards)), [](py::object* held) {
-          const py::gil_scoped_acquire gil;
-          delete held;
-        }) {}
+      : backwards_(keep(std::move(backwards))) {}
 
   std::shared_ptr<const CompiledBackward> compile(
       size_t segment, const variable_list& tangents, const std::vector<bool>& needed, bool adds_up) override {
@@ -89,12 +69,54 @@ class PythonDerive : public Derive {
     });
   }
 
+  std::optional<variable_list> differentiate(
+      size_t segment,
+      Key key,
+      const std::vector<int64_t>& symbols,
+      const variable_list& saved,
+      const variable_list& tangents,
+      const std::vector<bool>& needed) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&]() -> std::optional<variable_list> {
+      const Place place{segment, std::move(key)};
+      auto found = derivatives_.find(place);
+      if (found == derivatives_.end()) {
+        if (derivatives_.size() >= max_derivatives) { // sizes that keep changing
+          derivatives_.clear();
+        }
+        auto region = keep(backwards_->attr("differentiable_native")(segment, to_python(tangents), needed));
+        found = derivatives_.emplace(place, std::move(region)).first;
+      }
+      const py::object region = *found->second;
+      if (region.is_none()) {
+        return std::nullopt;
+      }
+      py::list arguments;
+      for (const auto& tangent : tangents) {
+        if (tangent.defined()) {
+          arguments.append(to_python(tangent));
+        }
+      }
+      for (const auto& tensor : saved) {
+        arguments.append(to_python(tensor));
+      }
+      for (const auto symbol : symbols) {
+        arguments.append(symbol);
+      }
+      return to_tensors(region(*arguments));
+    });
+  }
+
   void* backwards() const override {
     return backwards_->ptr();
   }
 
  private:
+  using Place = std::pair<size_t, Key>;
+  static constexpr size_t max_derivatives = 512;
+
   std::shared_ptr<py::object> backwards_;
+  std::map<Place, std::shared_ptr<py::object>> derivatives_; // the GIL guards it
 };
 
 EntryLayout make_entry(const py::handle& entry) {
@@ -150,13 +172,6 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
   return region;
 }
 
-c10::IValue to_ivalue(const py::handle& value) {
-  if (THPVariable_Check(value.ptr())) {
-    return THPVariable_Unpack(value.ptr());
-  }
-  return value.is_none() ? c10::IValue() : c10::IValue(value.cast<int64_t>());
-}
-
 // None where the region must be cut finely for this call: a leaf has hooks.
 py::object call(
     const std::shared_ptr<RegionLayout>& region,
@@ -176,56 +191,6 @@ py::object call(
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
   }
   return std::move(results);
-}
-
-// A region whose outputs are values of its forward, and whose primals are arguments and casts of them, as a builtin function: no Python runs in the usual call. What that
-// cannot serve goes to `slow`.
-struct DirectCall {
-  std::shared_ptr<RegionLayout> region;
-  std::vector<size_t> positions;
-  py::object slow;
-};
-
-PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
-  std::vector<c10::IValue> inputs;
-  inputs.reserve(count);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    inputs.push_back(to_ivalue(arguments[i]));
-  }
-  const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
-  if (!is_fine || is_watched(inputs)) {
-    return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
-  }
-  for (const auto& [primal, dtype] : direct.region->casts) {
-    inputs.emplace_back(cached_cast(inputs[primal].toTensor(), dtype));
-  }
-  const auto values = call_region(direct.region, inputs, {});
-  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.positions.size())));
-  if (!results) {
-    throw python_error();
-  }
-  for (size_t i = 0; i < direct.positions.size(); ++i) {
-    PyTuple_SET_ITEM(results.get(), i, THPVariable_Wrap(values[direct.positions[i]].toTensor()));
-  }
-  return results.release();
-  END_HANDLE_TH_ERRORS
-}
-
-PyMethodDef direct_method = {
-    "gradc_region", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_direct)), METH_FASTCALL, nullptr};
-
-py::object make_direct(std::shared_ptr<RegionLayout> region, std::vector<size_t> positions, py::object slow) {
-  auto direct = std::make_unique<DirectCall>(DirectCall{std::move(region), std::move(positions), std::move(slow)});
-  const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {
-    delete static_cast<DirectCall*>(PyCapsule_GetPointer(held, nullptr));
-  }));
-  if (!capsule) {
-    throw py::error_already_set();
-  }
-  direct.release();
-  return py::reinterpret_steal<py::object>(PyCFunction_New(&direct_method, capsule.ptr()));
 }
 
 // The node that an in-place op on a view made, which rebase_history hid in a CopySlices.
@@ -249,7 +214,7 @@ void bind_segments(py::module_& module) {
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))
       .def("__call__", torch::wrap_pybind_function(call))
-      .def("direct", make_direct, "(positions of outputs, slow path) -> a builtin function from primals to a tuple.");
+      .def("direct", make_direct, "(outputs, slow path) -> a builtin function from primals to a tuple.");
 }
 
 } // namespace gradc

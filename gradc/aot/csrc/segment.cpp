@@ -306,7 +306,24 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
     release_all();
   }
+  if (auto grads = differentiate(saved, tangents, needed)) {
+    return *std::move(grads);
+  }
   return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
+}
+
+std::optional<variable_list> SegmentNode::differentiate(
+    const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
+  const auto is_served = [](const at::Tensor& tangent) { return !tangent.defined() || is_plain(tangent); };
+  if (!at::GradMode::is_enabled() || is_repacked_ || !region_->forced_autocast.empty() || is_exotic_mode() ||
+      !std::all_of(tangents.begin(), tangents.end(), is_served)) {
+    return std::nullopt;
+  }
+  Key key = make_key(region_->forced_autocast, tangents, needed);
+  for (const auto& tangent : tangents) {
+    key.push_back(tangent.defined() && tangent.requires_grad());
+  }
+  return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
 }
 
 bool is_watched(const std::vector<c10::IValue>& primals) {

@@ -92,6 +92,14 @@ class Derive {
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked) = 0;
+  // The gradients under create_graph, by what Python made for `key`; nullopt where it made nothing: `grads` then serves.
+  virtual std::optional<torch::autograd::variable_list> differentiate(
+      size_t segment,
+      Key key,
+      const std::vector<int64_t>& symbols,
+      const torch::autograd::variable_list& saved,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed) = 0;
   // The gradc.aot.derive.Backwards behind it: a borrowed PyObject*.
   virtual void* backwards() const = 0;
 };
@@ -160,6 +168,10 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
+  std::optional<torch::autograd::variable_list> differentiate(
+      const torch::autograd::variable_list& saved,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed);
   void refuse_second_backward(const CompiledBackward& backward) const;
   void release(const CompiledBackward& backward);
   void release_all();

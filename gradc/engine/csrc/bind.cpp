@@ -1,6 +1,7 @@
 #include "bind.h"
 
 #include "../../aot/csrc/segment.h"
+#include "../../executor/csrc/keep.h"
 #include "live.h"
 
 #include <c10/util/Type.h>
@@ -201,10 +202,7 @@ Piece make_piece(const py::handle& source) {
   if (py::isinstance<Plan>(runner)) {
     piece.plan = runner.cast<std::shared_ptr<Plan>>();
   } else if (!runner.is_none()) {
-    piece.runner = [held = std::shared_ptr<py::object>(new py::object(runner), [](py::object* object) {
-                      const py::gil_scoped_acquire gil;
-                      delete object;
-                    })](std::vector<c10::IValue> inputs) {
+    piece.runner = [held = keep(runner)](std::vector<c10::IValue> inputs) {
       const py::gil_scoped_acquire gil;
       return guarded([&] {
         py::list arguments;

@@ -1,0 +1,38 @@
+// Tensors and numbers between Python and C++.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace gradc {
+
+inline pybind11::object to_python(const at::Tensor& tensor) {
+  return tensor.defined() ? pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor)) : pybind11::none();
+}
+
+inline pybind11::list to_python(const torch::autograd::variable_list& tensors) {
+  pybind11::list list(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    list[i] = to_python(tensors[i]);
+  }
+  return list;
+}
+
+inline torch::autograd::variable_list to_tensors(const pybind11::handle& values) {
+  torch::autograd::variable_list tensors;
+  for (const pybind11::handle value : values) {
+    tensors.push_back(value.is_none() ? at::Tensor() : value.cast<at::Tensor>());
+  }
+  return tensors;
+}
+
+inline c10::IValue to_ivalue(const pybind11::handle& value) {
+  if (THPVariable_Check(value.ptr())) {
+    return THPVariable_Unpack(value.ptr());
+  }
+  return value.is_none() ? c10::IValue() : c10::IValue(value.cast<int64_t>());
+}
+
+} // namespace gradc
