@@ -39,7 +39,12 @@ def fail() -> None:
 
 
 def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
+    """Ctrl-C, in a process of the background too, where it is ignored."""
+    ambient = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, ambient)
 
 
 ERRORS: dict[str, tuple[Callable[[], None], type[BaseException]]] = {
