@@ -51,8 +51,8 @@ _ASKS_FOR_SUBCLASS = frozenset(
     }
 )
 
-# Of these, only what create_graph records is another: other ops, with other strides and last bits at second order.
-_ASKS_UNDER_CREATE_GRAPH = frozenset({"LinalgEighBackward0", "LinalgMatrixExpBackward0", "TraceBackward0"})
+# Of the others here, only what create_graph records is another: other ops, with other strides and last bits at second order.
+_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {"LinalgEighBackward0", "LinalgMatrixExpBackward0", "TraceBackward0"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -346,7 +346,9 @@ class Backwards:
 
     def _derivative_again(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...], sizes: Any) -> Tape:
         tangents = tuple(None if meta is None else _with_sizes(meta, sizes) for meta in key.tangents)
-        static = self._static(sizes)
+        # Of two symbols found equal since, the derivative knows one.
+        values = {str(symbol): sizes(symbolic_number(number)) for symbol, number in self.tape.symints.items()}
+        static = self._static(Sizes(values))
         return static._derivative_tape(
             static.segments[segment.number], dataclasses.replace(key, tangents=tangents), flags
         )

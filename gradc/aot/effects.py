@@ -174,6 +174,7 @@ def hoist_views(tape: Tape) -> None:
         for made in steps:
             view = tape.recorder.tensor_of(made[1])
             if id(view) not in primal_of and is_recorded(view):
+                _refuse_written_before(tape, made[0], view)
                 primal_of[id(view)] = len(tape.primals)
                 name = f"view of {tape.primals[position].name}"
                 tape.recorder.inputs.append(tape.recorder.new_argument(view, "view", name))
@@ -181,6 +182,15 @@ def hoist_views(tape: Tape) -> None:
                 tape.primals.append(Primal(name, view, edge_of(view), position, step))
             position = primal_of[id(view)]
     make_detours(tape)
+
+
+def _refuse_written_before(tape: Tape, maker: Instruction, view: torch.Tensor) -> None:
+    """A view made before the write that it follows in eager is out of date: torch then makes another history for it."""
+    storage = view.untyped_storage()._cdata
+    for instruction in tape.recorder.instructions[: tape.recorder.instructions.index(maker)]:
+        written = (tape.recorder.tensor_of(slot) for slot in instruction.writes)
+        if any(tensor.untyped_storage()._cdata == storage for tensor in written):
+            raise UnsupportedError("view of an input that was written into before", where=instruction.where)
 
 
 def refuse_views_of_returned_views(tape: Tape) -> None:

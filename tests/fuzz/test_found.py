@@ -892,3 +892,79 @@ def seed_300_program_705_step(compile, c):
 def test_seed_300_program_705():
     """Whether Dynamo's fake input is a leaf is asked outside of the mode that records."""
     check(seed_300_program_705_step, leaf(1, 2), allow_fallback=True)
+
+
+def seed_1000_program_737_step(compile, b):
+    @compile()
+    def f(b):
+        return b.abs().cumprod(0)
+
+    (slope,) = torch.autograd.grad(f(b).sin().sum(), b, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), b)
+
+
+def test_seed_1000_program_737():
+    """Formulas that ask whether a tensor is a subclass ask under create_graph, too."""
+    check(seed_1000_program_737_step, leaf(5, 3), allow_fallback=True)
+
+
+def seed_1001_program_103_step(compile, c):
+    @compile()
+    def f(c):
+        t6 = c * 2
+        t7 = sum(TwoOutputs.apply(t6))
+        return t7, Product.apply(t6, torch.arange(4, dtype=torch.float64).sin())
+
+    first, second = f(c)
+    return torch.autograd.grad(first.sin().sum() + second.float().sin().sum(), c)
+
+
+def test_seed_1001_program_103():
+    """A gradient of another dtype than the value's is cast before it is added to others."""
+    check(seed_1001_program_103_step, leaf(2, 3, 4), allow_fallback=True)
+
+
+def seed_1001_program_273_step(compile, a):
+    @compile(dynamic=True)
+    def f(a):
+        t2 = a.chunk(2, 1)[0]
+        return t2 @ t2.t()
+
+    (slope,) = torch.autograd.grad(f(a * 1).sin().sum(), a, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), a)
+
+
+def test_seed_1001_program_273():
+    """Of two symbolic sizes that the first trace found equal, a derivative knows one."""
+    check(seed_1001_program_273_step, leaf(4, 2), allow_fallback=True)
+
+
+def unpacked_step(compile, t, w):
+    @compile()
+    def f(t, w):
+        a, b = t
+        return (a * w).sum() + (b * w).sum()
+
+    (grad,) = torch.autograd.grad(f(t, w), t)
+    return grad.reciprocal()  # tells 0 from -0
+
+
+def test_unpacked_tensor_is_one_unbind():
+    """Dynamo takes a tensor apart row by row: sums of gradients then lose the sign of a zero."""
+    check(unpacked_step, leaf(2, 3), lambda: torch.tensor([-0.0, 1.0, 0.0]))
+
+
+def seed_1010_program_573_step(compile, c):
+    @compile()
+    def f(c):
+        c.detach().mul_(1)
+        return c.narrow(0, 0, 1)
+
+    q = f(c)
+    q.register_hook(doubling)
+    return q.grad_fn.name(), torch.autograd.grad(q.sum(), c)
+
+
+def test_seed_1010_program_573():
+    """A view of an input is made after the writes that it follows. On one made before, torch crashes at the hook."""
+    check(seed_1010_program_573_step, leaf(2), allow_fallback=True)

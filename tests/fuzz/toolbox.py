@@ -77,17 +77,18 @@ class TwoOutputs(torch.autograd.Function):
 def attempt(events: list[Any], action: Callable[[], Any]) -> None:
     """Run ``action``; note its result, or the builtin class of its error.
 
-    The gradients that a failed backward had accumulated in leaves by then are taken back: eager's nodes fail one by one,
-    those of one segment of gradc's before the first of them runs, which leaves the leaves as they were.
+    What a failed backward had done by then, gradients accumulated in leaves and hooks called, is taken back: eager's nodes
+    fail one by one, those of one segment of gradc's before the first of them runs.
     """
     values = list(sys._getframe(1).f_locals.values())
     leaves = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad]
-    before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+    start, before = len(events), [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
     try:
         events.append(action())
     except Exception as error:
         for leaf, grad in zip(leaves, before, strict=True):
             leaf.grad = grad
+        del events[start:]
         events.append(next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == builtins.__name__))
 
 

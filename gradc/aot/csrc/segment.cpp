@@ -183,7 +183,7 @@ void SegmentNode::show_entries(size_t end) {
     for (const auto size : entry.shape) {
       shape.emplace_back(size >= 0 ? size : shapes_[-1 - size]);
     }
-    add_input_metadata(entry.options, shape, false, false, std::nullopt);
+    add_input_metadata(entry.options, shape, false, false, c10::typeMetaToScalarType(entry.options.dtype()));
   }
 }
 
