@@ -113,17 +113,16 @@ class _Analysis:
                     chains[id(root)].append((root, [self.tape.recorder.tensor_of(slot) for _, slot in steps]))
         if not chains:
             return
-        users = uses(self.tape)
         shown = {id(out) for out in self.tape.outputs}
         for views in chains.values():
             root = views[0][0]
             between = [edge_of(view) for _, chain in views for view in chain[:-1] if is_recorded(view)]
             nodes = [edge_of(next(view for view in chain if is_recorded(view)))[0] for _, chain in views]
             made_at = [sequence_nr(node) for node in dict.fromkeys(nodes)]
-            inside = [sequence_nr(node) for node, _ in users[edge_of(root)] if node not in nodes]
+            inside = [sequence_nr(node) for node, _ in self.uses[edge_of(root)] if node not in nodes]
             is_ordered = made_at == sorted(made_at) and max(inside, default=0) < made_at[0]
             num_gradients = len(made_at) + len(inside) + 2 * (id(root) in shown)
-            if (num_gradients > 2 and not is_ordered) or any(len(users[edge]) > 1 for edge in between):
+            if (num_gradients > 2 and not is_ordered) or any(len(self.uses[edge]) > 1 for edge in between):
                 raise UnsupportedError("view of an intermediate that has other uses after it")
 
     def value(self, out: torch.Tensor) -> Value:
@@ -139,7 +138,7 @@ class _Analysis:
             return None
         if id(root) in self.primal_of:
             base: Returned | Value = Returned(self.primal_of[id(root)])
-        elif self.is_shown(out, root, steps):
+        elif self.is_shown(out, root, steps) or self.is_last(out, root, steps):
             base = self.value(root)
         else:
             return None
@@ -154,6 +153,21 @@ class _Analysis:
         is_leaf = out.requires_grad and not is_recorded(out)
         is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
         return is_leaf or is_one_of_many or root.untyped_storage()._cdata in self.shared
+
+
+    def is_last(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
+        """True if inside the region nothing uses the view ``out``, nor its root but for it: it may as well be a live view.
+
+        The user can tell it from a tensor of its own by a hook, which a view loses when it is modified in place.
+        """
+        chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
+        if self.tape.is_derivative or not all(map(is_recorded, chain)):
+            return False
+        return [len(self.uses[edge_of(tensor)]) for tensor in chain] == [1] * len(steps) + [0]
+
+    @functools.cached_property
+    def uses(self) -> dict[Edge, list[tuple[Any, int]]]:
+        return uses(self.tape)
 
 
 def hoist_views(tape: Tape) -> None:

@@ -275,7 +275,6 @@ torch.compiler.reset()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="gradc/aot/csrc/bind.cpp takes the GIL when a node dies after the interpreter")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_process_ends_well_after_a_fault(dynamic: bool) -> None:
     """torch keeps the nodes that did not run in a queue of the thread's, which dies after the interpreter."""

@@ -4,16 +4,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.toolbox import (
-    F,
-    Shrink,
-    attempt,
-    constant,
-    doubling,
-    leaf,
-    loss_of,
-    torch,
-)
+from tests.fuzz.toolbox import F, Product, Shrink, TwoOutputs, attempt, constant, doubling, leaf, loss_of, torch
 from tests.oracle import check
 
 
@@ -968,3 +959,17 @@ def seed_1010_program_573_step(compile, c):
 def test_seed_1010_program_573():
     """A view of an input is made after the writes that it follows. On one made before, torch crashes at the hook."""
     check(seed_1010_program_573_step, leaf(2), allow_fallback=True)
+
+
+def seed_1002_program_725_step(compile, a, c):
+    events = []
+    out = compile(lambda a, c: (a @ c).view(-1))(a, c)
+    out.register_hook(doubling)
+    out.mul_(2)
+    (out * out).sum().backward()
+    return events, out
+
+
+def test_seed_1002_program_725():
+    """A view loses its hooks when it is modified in place."""
+    check(seed_1002_program_725_step, leaf(3, 3), leaf(3, 3))
