@@ -46,6 +46,7 @@ _ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 _serials = itertools.count()
+Flags = tuple[tuple[bool, bool], ...]  # of each defined tangent: requires_grad, is_leaf
 Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
 
@@ -286,7 +287,7 @@ class Backwards:
     def _derivative_of(self, segment: Segment, tangents: Any, needed: Any) -> Callable[..., Any] | None:
         """The backward of ``segment`` for the present state, differentiable itself; None if there is none."""
         key = self._key(segment, tangents, needed)
-        flags = tuple(tangent.requires_grad for tangent in tangents if tangent is not None)
+        flags = tuple((tangent.requires_grad, tangent.is_leaf) for tangent in tangents if tangent is not None)
         place = segment.number, key, flags
         if place not in self._derivatives:
             settle_sizes(self.tape.fake_mode)
@@ -307,19 +308,19 @@ class Backwards:
         edges = [static.tape.saved[index].edge for index in same.saved]
         return differentiate(static.tape, same, edges, saved, tangents, needed, self._forced_autocast)
 
-    def _derivative(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Region:
+    def _derivative(self, segment: Segment, key: BackwardKey, flags: Flags) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
         return Region(self._derivative_tape(segment, key, flags), self.settings, f"derivative of {self.name}")
 
-    def _derivative_tape(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...]) -> Tape:
+    def _derivative_tape(self, segment: Segment, key: BackwardKey, flags: Flags) -> Tape:
         tape = self.tape
         refuse_other_formulas(tape, segment)
         saved = [tape.saved[index] for index in segment.saved]
         with tape.fake_mode:
             fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
-        inputs = [fake.requires_grad_(flag) for fake, flag in zip(fakes, flags, strict=True)]
+            inputs = [_with_history(fake, *flag) for fake, flag in zip(fakes, flags, strict=True)]
         inputs += [value.fake for value in saved]
         names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
         edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
@@ -344,7 +345,7 @@ class Backwards:
             derivative.again = lambda sizes: self._derivative_again(segment, key, flags, sizes)
         return derivative
 
-    def _derivative_again(self, segment: Segment, key: BackwardKey, flags: tuple[bool, ...], sizes: Any) -> Tape:
+    def _derivative_again(self, segment: Segment, key: BackwardKey, flags: Flags, sizes: Any) -> Tape:
         tangents = tuple(None if meta is None else _with_sizes(meta, sizes) for meta in key.tangents)
         # Of two symbols found equal since, the derivative knows one.
         values = {str(symbol): sizes(symbolic_number(number)) for symbol, number in self.tape.symints.items()}
@@ -352,6 +353,14 @@ class Backwards:
         return static._derivative_tape(
             static.segments[segment.number], dataclasses.replace(key, tangents=tangents), flags
         )
+
+
+def _with_history(fake: torch.Tensor, requires_grad: bool, is_leaf: bool) -> torch.Tensor:
+    """``fake``, a leaf or not as said: autocast keeps its copies of leaves."""
+    if not requires_grad:
+        return fake
+    with torch.enable_grad():
+        return fake.requires_grad_() if is_leaf else fake.requires_grad_().view_as(fake)
 
 
 def _with_sizes(meta: TensorMeta, sizes: Callable[[Any], Any]) -> TensorMeta:

@@ -973,3 +973,15 @@ def seed_1002_program_725_step(compile, a, c):
 def test_seed_1002_program_725():
     """A view loses its hooks when it is modified in place."""
     check(seed_1002_program_725_step, leaf(3, 3), leaf(3, 3))
+
+
+def seed_1002_program_141_step(compile, a):
+    out = compile(lambda a: a @ a)(a)
+    with torch.autocast("cpu", torch.bfloat16):
+        (slope,) = torch.autograd.grad(out.sin().sum(), a, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), a)
+
+
+def test_seed_1002_program_141():
+    """Autocast keeps its copies of leaves: a gradient that comes in is none, and is cast anew for each use."""
+    check(seed_1002_program_141_step, leaf(3, 3))

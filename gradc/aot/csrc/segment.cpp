@@ -321,7 +321,8 @@ std::optional<variable_list> SegmentNode::differentiate(
   }
   Key key = make_key(region_->forced_autocast, tangents, needed);
   for (const auto& tangent : tangents) {
-    key.push_back(tangent.defined() && tangent.requires_grad());
+    const bool has_history = tangent.defined() && tangent.requires_grad();
+    key.push_back(has_history + (has_history && tangent.is_leaf()));
   }
   return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
 }
