@@ -77,17 +77,19 @@ class TwoOutputs(torch.autograd.Function):
 def attempt(events: list[Any], action: Callable[[], Any]) -> None:
     """Run ``action``; note its result, or the builtin class of its error.
 
-    What a failed backward had done by then, gradients accumulated in leaves and hooks called, is taken back: eager's nodes
-    fail one by one, those of one segment of gradc's before the first of them runs.
+    What a failed backward had done by then, gradients kept and hooks called, is taken back: eager's nodes fail one by one,
+    those of one segment of gradc's before the first of them runs.
     """
-    values = list(sys._getframe(1).f_locals.values())
-    leaves = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad]
-    start, before = len(events), [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+    known = sys._getframe(1).f_locals
+    tensors = [value for value in (*known.values(), *known.get("out", {}).values()) if isinstance(value, torch.Tensor)]
+    keepers = [tensor for tensor in tensors if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)]
+    before = [None if tensor.grad is None else tensor.grad.clone() for tensor in keepers]
+    start = len(events)
     try:
         events.append(action())
     except Exception as error:
-        for leaf, grad in zip(leaves, before, strict=True):
-            leaf.grad = grad
+        for tensor, grad in zip(keepers, before, strict=True):
+            tensor.grad = grad
         del events[start:]
         events.append(next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == builtins.__name__))
 
