@@ -17,7 +17,14 @@ from typing import Any
 import torch
 
 from gradc.ir.program import AutocastState
-from gradc.torch_private import is_anomaly_enabled, is_forward_ad_active, is_functorch_active, num_dispatch_modes
+from gradc.torch_private import (
+    autocast_nesting,
+    close_autocast,
+    is_anomaly_enabled,
+    is_forward_ad_active,
+    is_functorch_active,
+    num_dispatch_modes,
+)
 
 DEVICES: tuple[str, ...] = ("cpu",) + (("cuda",) if torch.cuda.is_available() else ())
 
@@ -77,14 +84,35 @@ def set_autocast(state: AutocastState) -> None:
 @contextlib.contextmanager
 def autocast_set_to(state: AutocastState) -> Iterator[None]:
     """Run a block under ``state``, and restore what was, the dtype of a disabled autocast (its default) too."""
-    before = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+    before = _autocast_settings()
     set_autocast(state)
     try:
         yield
     finally:
-        for device, is_enabled, dtype in before:
-            torch.set_autocast_enabled(device, is_enabled)
-            torch.set_autocast_dtype(device, dtype)
+        _restore_autocast(before)
+
+
+def _autocast_settings() -> list[tuple[str, bool, torch.dtype]]:
+    return [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+
+
+def _restore_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+    for device, is_enabled, dtype in settings:
+        torch.set_autocast_enabled(device, is_enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+@contextlib.contextmanager
+def modes_kept_on_error() -> Iterator[None]:
+    """Put autocast and grad mode back if the block raises: a graph of Dynamo's enters and leaves them by plain calls."""
+    nesting, are_gradients_recorded, before = autocast_nesting(), torch.is_grad_enabled(), _autocast_settings()
+    try:
+        yield
+    except BaseException:
+        torch.set_grad_enabled(are_gradients_recorded)
+        _restore_autocast(before)
+        close_autocast(nesting)
+        raise
 
 
 def autocast_of(arguments: dict[str, Any] | list[dict[str, Any]]) -> AutocastState:

@@ -220,6 +220,13 @@ def autocast_nesting() -> int:
     return torch.autocast_decrement_nesting()
 
 
+def close_autocast(nesting: int) -> None:
+    """Leave the autocast contexts that were entered beyond ``nesting``, and drop the weight casts with the last, as they do."""
+    while autocast_nesting() > nesting:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
 @contextlib.contextmanager
 def autocast_nested() -> Iterator[None]:
     """As inside an autocast context that changes nothing."""
@@ -399,6 +406,7 @@ __all__ = [
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
     "call_natively",
+    "close_autocast",
     "compilations",
     "compile_fx_inner",
     "current_autograd_node",

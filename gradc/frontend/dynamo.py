@@ -27,7 +27,7 @@ from gradc.executor import native
 from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
 from gradc.report.record import count, fallback
-from gradc.state import autocast_of, autocast_state, exotic_mode
+from gradc.state import autocast_of, autocast_state, exotic_mode, modes_kept_on_error
 from gradc.torch_private import (
     FAKE_TENSOR_ERRORS,
     FakeTensorMode,
@@ -66,7 +66,7 @@ def backend(
         region = compile_region(graph, inputs, options)
     except UnsupportedError as error:
         fallback(error.kind, error.detail, error.where or _first_line(graph), fullgraph=options.fullgraph)
-        return graph.forward
+        return modes_kept_on_error()(graph.forward)
     return _guarded(region, graph, options)
 
 
@@ -111,7 +111,8 @@ def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> C
     def call(*inputs: Any) -> Any:
         if reason := exotic_mode() or ("saved-tensors hooks" if is_saving_hooked_by_user() else ""):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
-            return graph.forward(*inputs)
+            with modes_kept_on_error():
+                return graph.forward(*inputs)
         return tuple(region(*inputs))
 
     return region.guarded(torch.compiler.disable(call))
@@ -201,8 +202,8 @@ def _is_cast_for(node: torch.fx.Node, state: AutocastState) -> bool:
 
 def _run_graph(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
     def run(tape: Tape, *fakes: Any) -> list[Any]:
-        outputs = _Runner(graph, tape).run(*fakes, enable_io_processing=False)
-        return list(outputs)
+        with modes_kept_on_error():
+            return list(_Runner(graph, tape).run(*fakes, enable_io_processing=False))
 
     return run
 
