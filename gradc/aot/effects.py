@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -176,15 +176,11 @@ def hoist_views(tape: Tape) -> None:
     In eager the view is one node: gradients from inside the region and from outside meet there, and go on as one. So are
     the views on the way from the argument to it.
     """
-    views = _Views(tape)
     primal_of = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None}
-    for out in tape.outputs:
-        if not isinstance(out, torch.Tensor) or not is_recorded(out) or id(out) in primal_of:
-            continue
-        root, steps = views.path_to(out)
-        position = primal_of.get(id(root))
-        if position is None or tape.primals[position].step is not None:
-            continue
+    chains = list(_views_of_arguments(tape, primal_of))
+    if not chains or _are_last(tape, [[tape.recorder.tensor_of(slot) for _, slot in steps] for _, steps in chains]):
+        return make_detours(tape)
+    for position, steps in chains:
         for made in steps:
             view = tape.recorder.tensor_of(made[1])
             if id(view) not in primal_of and is_recorded(view):
@@ -196,6 +192,29 @@ def hoist_views(tape: Tape) -> None:
                 tape.primals.append(Primal(name, view, edge_of(view), position, step))
             position = primal_of[id(view)]
     make_detours(tape)
+
+
+def _views_of_arguments(tape: Tape, primal_of: dict[int, int]) -> Iterator[tuple[int, list[ViewStep]]]:
+    """The outputs that are differentiable views of arguments: the argument's position, and the view calls from it."""
+    views = _Views(tape)
+    for out in {id(out): out for out in tape.outputs if isinstance(out, torch.Tensor)}.values():
+        if is_recorded(out) and id(out) not in primal_of:
+            root, steps = views.path_to(out)
+            position = primal_of.get(id(root))
+            if position is not None and tape.primals[position].step is None:
+                yield position, steps
+
+
+def _are_last(tape: Tape, chains: list[list[torch.Tensor]]) -> bool:
+    """True if nothing in the region uses these views, and all of it comes before them: they are then made when it is done."""
+    if not all(is_recorded(view) for chain in chains for view in chain):
+        return False
+    found = uses(tape)
+    numbers = [sequence_nr(edge_of(view)[0]) for chain in chains for view in chain]
+    own = {edge_of(view)[0] for chain in chains for view in chain}
+    before = max((sequence_nr(node) for users in found.values() for node, _ in users if node not in own), default=-1)
+    is_unused = all(len(found[edge_of(view)]) == (view is not chain[-1]) for chain in chains for view in chain)
+    return is_unused and before < min(numbers) and numbers == sorted(set(numbers))
 
 
 def _refuse_written_before(tape: Tape, maker: Instruction, view: torch.Tensor) -> None:

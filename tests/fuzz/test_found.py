@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.toolbox import F, Product, Shrink, TwoOutputs, attempt, constant, doubling, leaf, loss_of, torch
+from tests.fuzz.toolbox import F, Product, Shrink, TwoOutputs, attempt, constant, doubling, leaf, loss_of, noting, torch
 from tests.oracle import check
 
 
@@ -985,3 +985,22 @@ def seed_1002_program_141_step(compile, a):
 def test_seed_1002_program_141():
     """Autocast keeps its copies of leaves: a gradient that comes in is none, and is cast anew for each use."""
     check(seed_1002_program_141_step, leaf(3, 3))
+
+
+def seed_1004_program_784_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        return b.log_softmax(-1), c.unsqueeze(0)
+
+    p, q = f(b, c)
+    c.register_hook(noting(events, "c"))
+    p.register_hook(noting(events, "p"))
+    (p.sin().sum() + q.sin().sum()).backward()
+    return events
+
+
+def test_seed_1004_program_784():
+    """A view of an input that comes last in the region runs first in backward, hooks and all."""
+    check(seed_1004_program_784_step, leaf(2, 4), leaf(4))
