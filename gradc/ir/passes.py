@@ -129,7 +129,10 @@ class _Memory:
     def __init__(self, program: Program) -> None:
         self.owner: dict[int, int] = {}
         self.family: dict[int, set[int]] = {}
-        self.last, self.outputs = program.last_uses(), program.outputs
+        self.last: dict[int, int] = {}
+        self.outputs = program.outputs
+        for index, call in enumerate(program.instructions):
+            self.last |= dict.fromkeys((*call.reads, *(out for out in call.outs if out is not None)), index)
         for call in program.instructions:
             made = [out for out in call.outs if out is not None]
             if call.op in _FRESH:

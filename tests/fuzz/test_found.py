@@ -1004,3 +1004,17 @@ def seed_1004_program_784_step(compile, b, c):
 def test_seed_1004_program_784():
     """A view of an input that comes last in the region runs first in backward, hooks and all."""
     check(seed_1004_program_784_step, leaf(2, 4), leaf(4))
+
+
+def seed_1008_program_957_step(compile, c):
+    @compile()
+    def f(c):
+        t4 = torch.addcmul(c, c, c, value=0.5)
+        return t4 @ t4 @ t4
+
+    f(c).sin().sum().backward()
+
+
+def test_seed_1008_program_957():
+    """A gradient that goes to a leaf as it is, and that others of the same leaf are made of, is not added to before."""
+    check(seed_1008_program_957_step, leaf(1, 1))
