@@ -286,7 +286,11 @@ class Backwards:
 
     def _derivative_of(self, segment: Segment, tangents: Any, needed: Any) -> Callable[..., Any] | None:
         """The backward of ``segment`` for the present state, differentiable itself; None if there is none."""
-        key = self._key(segment, tangents, needed)
+        try:
+            key = self._key(segment, tangents, needed)
+        except UnsupportedError as error:
+            fallback(error.kind, error.detail, error.where)
+            return None
         flags = tuple((tangent.requires_grad, tangent.is_leaf) for tangent in tangents if tangent is not None)
         place = segment.number, key, flags
         if place not in self._derivatives:

@@ -157,6 +157,8 @@ class Tape:
         if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
             slot = self.recorder.source_of(slot)
         is_recorded = tensor.requires_grad and (slot in self.recorder.inputs or tensor.grad_fn is not None)
+        if tensor.requires_grad and not is_recorded and is_view(tensor):
+            raise UnsupportedError("view made under no_grad that backward needs", where=self.where)
         edge = edge_of(tensor) if is_recorded else None
         self.saved.append(Saved(slot, edge, tensor, tensor._version))
         return len(self.saved) - 1

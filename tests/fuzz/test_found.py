@@ -1018,3 +1018,40 @@ def seed_1008_program_957_step(compile, c):
 def test_seed_1008_program_957():
     """A gradient that goes to a leaf as it is, and that others of the same leaf are made of, is not added to before."""
     check(seed_1008_program_957_step, leaf(1, 1))
+
+
+def seed_1005_program_707_step(compile, a):
+    f = compile(lambda a: a.diff(dim=1).expand(2, -1, -1), dynamic=True)
+    (slope,) = torch.autograd.grad(f(a).sum(0).mT.contiguous().mT.sin().sum(), a, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), a)
+
+
+def test_seed_1005_program_707():
+    check(seed_1005_program_707_step, leaf(4, 3), allow_fallback=True)
+
+
+def odd_gradient_step(compile, a):
+    out = compile(lambda a: a.exp(), dynamic=True)(a)
+    odd = torch.randn(4, 6)[:, ::2].requires_grad_()
+    (slope,) = torch.autograd.grad(out, a, odd, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), (a, odd))
+
+
+def test_an_odd_gradient_of_a_dynamic_shape_is_differentiated_eagerly():
+    check(odd_gradient_step, leaf(4, 3), allow_fallback=True)
+
+
+def seed_1009_program_839_step(compile, a):
+    @compile()
+    def f(a):
+        t5 = a.atan().mT
+        with torch.no_grad():
+            t7 = t5.view_as(t5)
+        return F.smooth_l1_loss(t7, a.sin())
+
+    (slope,) = torch.autograd.grad(f(a), a, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), a)
+
+
+def test_seed_1009_program_839():
+    check(seed_1009_program_839_step, leaf(3, 3), allow_fallback=True)
