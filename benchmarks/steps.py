@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 import gradc
-from benchmarks.common import CONTENDERS, Step, Timing, failure, first_call, fresh, peak_bytes, prepare, race, warm_up
+from benchmarks.common import CONTENDERS, Step, failure, first_call, fresh, peak_bytes, prepare, race, warm_up
 from benchmarks.models import MODELS
 from gradc.report.table import table
 
@@ -154,7 +154,7 @@ def measure(model: str, contenders: list[str], seconds: float) -> list[Result]:
                 raise
             results[name] = Result(name, error=failure(error))
     for name, timing in race(steps, seconds).items():
-        results[name] = _timed(results[name], timing)
+        results[name] = dataclasses.replace(results[name], seconds=timing.seconds, ratio=timing.ratio)
     return list(results.values())
 
 
@@ -168,10 +168,6 @@ def _warmed_up(model: str, contender: str) -> tuple[Result, Step]:
     step()
     fallbacks = dict(gradc.counters["fallbacks"] - before)
     return Result(contender, first_call=seconds, peak_bytes=peak, fallbacks=fallbacks), step
-
-
-def _timed(result: Result, timing: Timing) -> Result:
-    return dataclasses.replace(result, seconds=timing.seconds, ratio=timing.ratio)
 
 
 def load(store: Path) -> Entries:

@@ -5,6 +5,8 @@ A user's mistake is a GradcError; a fault of gradc's own is an InternalError.
 
 from __future__ import annotations
 
+OP_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what an op of torch's may raise
+
 
 class GradcError(Exception):
     """Base of every error that the user can cure: the message says how."""

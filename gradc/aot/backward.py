@@ -51,7 +51,7 @@ _ASKS_FOR_SUBCLASS = frozenset(
     }
 )
 
-# Of the others here, only what create_graph records is another: other ops, with other strides and last bits at second order.
+# Under create_graph those, and some of which only what is recorded is another: other strides and last bits at second order.
 _ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {"LinalgEighBackward0", "LinalgMatrixExpBackward0", "TraceBackward0"}
 
 

@@ -29,7 +29,7 @@ from gradc.aot.backward import (
 )
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
-from gradc.errors import UnsupportedError
+from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.executor.native import is_plan
 from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
@@ -42,7 +42,6 @@ from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 if TYPE_CHECKING:
     from gradc.aot.region import Region
 
-_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 _serials = itertools.count()
@@ -141,8 +140,7 @@ class Backwards:
     @torch.compiler.disable
     def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
         """``grads`` for a live native node, which knows segments and symbols by number."""
-        sizes = Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
-        return self.grads(self.segments[number], sizes, saved, tangents, needed, is_repacked)
+        return self.grads(self.segments[number], self.sizes_of(symbols), saved, tangents, needed, is_repacked)
 
     @torch.compiler.disable
     def differentiable_native(self, number: int, tangents: Any, needed: Any) -> Callable[..., Any] | None:
@@ -163,6 +161,10 @@ class Backwards:
         keys = [dataclasses.replace(key, adds_up=adds_up) for adds_up in (True, False)]
         found = (self._compiled[number].get(key) for key in keys)
         return next((compiled.backward for compiled in found if compiled is not None), None)
+
+    def sizes_of(self, symbols: Sequence[int]) -> Sizes:
+        """The values of the tape's symbols, given in its order."""
+        return Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
 
     @property
     def has_code_of_others(self) -> bool:
@@ -225,7 +227,7 @@ class Backwards:
                         log("recompiles", lambda: f"{self.name}, segment {segment.number}: {_difference(cache, key)}")
                     try:
                         self._trace(segment, key)
-                    except (UnsupportedError, *FAKE_TENSOR_ERRORS, *_ERRORS) as error:  # what eager raises, it shall raise
+                    except (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS) as error:  # what eager raises, it shall raise
                         cache[key] = None
                         log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
         compiled = cache[key]

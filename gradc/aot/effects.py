@@ -59,6 +59,12 @@ class Derived:
     steps: tuple[Step, ...]
     requires_grad: bool
 
+    def make(self, tensor: torch.Tensor, resolve: Resolve = lambda value: value) -> torch.Tensor:
+        """The output, made from ``base`` as it is in a call."""
+        for step in self.steps:
+            tensor = step(tensor, resolve)
+        return tensor
+
 
 Output = Plain | Returned | Value | Derived
 
@@ -153,7 +159,6 @@ class _Analysis:
         is_leaf = out.requires_grad and not is_recorded(out)
         is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
         return is_leaf or is_one_of_many or root.untyped_storage()._cdata in self.shared
-
 
     def is_last(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if inside the region nothing uses the view ``out``, nor its root but for it: it may as well be a live view.

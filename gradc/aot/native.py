@@ -10,14 +10,13 @@ The native region runs the forward and builds the live nodes in one call. Whatev
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradc.aot.casts import Cast
-from gradc.aot.effects import Derived, Output, Plain, Returned, Step, Value
+from gradc.aot.effects import Derived, Output, Plain, Returned, Value
 from gradc.aot.segments import Segment
 from gradc.ir.program import AutocastState, Sym
 from gradc.ir.recorder import symbolic_number
@@ -100,20 +99,10 @@ def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, b
             return "value", position, False, False, None
         case Derived() if first < number:
             return "again", first, False, False, None
-        case Derived(base, steps, requires_grad):
-            make = functools.partial(_make_view, steps)
+        case Derived(base, _, requires_grad):
             is_of_argument = isinstance(base, Returned)
-            return "view", base.primal if isinstance(base, Returned) else base.position, is_of_argument, requires_grad, make
-
-
-def _make_view(steps: Sequence[Step], tensor: torch.Tensor) -> torch.Tensor:
-    for step in steps:
-        tensor = step(tensor, _same)
-    return tensor
-
-
-def _same(value: Any) -> Any:
-    return value
+            position = base.primal if isinstance(base, Returned) else base.position
+            return "view", position, is_of_argument, requires_grad, output.make
 
 
 def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:

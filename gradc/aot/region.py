@@ -212,6 +212,4 @@ class Call:
     def _derive(self, output: Derived) -> torch.Tensor:
         tensor = self.output(output.base)
         with torch.set_grad_enabled(output.requires_grad):
-            for step in output.steps:
-                tensor = step(tensor, self.sizes)
-        return tensor
+            return output.make(tensor, self.sizes)

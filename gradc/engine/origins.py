@@ -67,8 +67,7 @@ def _segment_of(walk: Any, node: int) -> tuple[Backwards, int, Sizes] | None:
     native = walk.segment(node)
     if native is not None:
         backwards, number, symbols = native
-        names = map(str, backwards.tape.recorder.symbols)
-        return backwards, number, Sizes(dict(zip(names, symbols, strict=True)))
+        return backwards, number, backwards.sizes_of(symbols)
     if walk.name(node) != "SegmentFunctionBackward":
         return None
     live = walk.node(node)

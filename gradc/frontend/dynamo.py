@@ -22,7 +22,7 @@ from gradc.aot.region import Region
 from gradc.aot.tape import Tape, record, recorder_of
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.config import config
-from gradc.errors import UnsupportedError
+from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.executor import native
 from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
@@ -62,12 +62,13 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile one graph of Dynamo's; the eager graph itself where that is not possible, counted under ``fallbacks``."""
     count("stats", "unique_graphs")
+    eagerly = modes_kept_on_error()(graph.forward)
     try:
         region = compile_region(graph, inputs, options)
     except UnsupportedError as error:
         fallback(error.kind, error.detail, error.where or _first_line(graph), fullgraph=options.fullgraph)
-        return modes_kept_on_error()(graph.forward)
-    return _guarded(region, graph, options)
+        return eagerly
+    return _guarded(region, graph, eagerly, options)
 
 
 def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Region:
@@ -97,7 +98,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
             region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
+    except OP_ERRORS as error:
         # What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can.
         text = str(error).split("\n")[0]
         kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
@@ -105,14 +106,15 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     return region
 
 
-def _guarded(region: Region, graph: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
+def _guarded(
+    region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: Options
+) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
         if reason := exotic_mode() or ("saved-tensors hooks" if is_saving_hooked_by_user() else ""):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
-            with modes_kept_on_error():
-                return graph.forward(*inputs)
+            return eagerly(*inputs)
         return tuple(region(*inputs))
 
     return region.guarded(torch.compiler.disable(call))

@@ -13,25 +13,14 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <map>
+
 namespace py = pybind11;
 
 namespace gradc {
 namespace {
 
 using torch::autograd::variable_list;
-
-// Runs `function`; a Python exception becomes a C++ one that the engine carries to the caller of backward.
-template <typename Function>
-auto guarded(Function function) {
-  try {
-    return function();
-  } catch (py::error_already_set& error) {
-    error.restore();
-    python_error carried;
-    carried.persist();
-    throw std::move(carried);
-  }
-}
 
 // Calls into gradc.aot.derive.Backwards. Takes the GIL.
 class PythonDerive : public Derive {

@@ -1,15 +1,31 @@
-// Tensors and numbers between Python and C++.
+// Tensors, numbers and errors between Python and C++.
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <utility>
+
 namespace gradc {
 
+// Runs Python code. Its error leaves as torch's python_error, which the engine carries to the caller of backward.
+template <typename Function>
+auto guarded(Function function) {
+  try {
+    return function();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw std::move(carried);
+  }
+}
+
 inline pybind11::object to_python(const at::Tensor& tensor) {
-  return tensor.defined() ? pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor)) : pybind11::none();
+  return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor)); // None for an undefined tensor
 }
 
 inline pybind11::list to_python(const torch::autograd::variable_list& tensors) {

@@ -221,11 +221,7 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   for (size_t i = 0; i < needed.size(); ++i) {
     needed[i] = task_should_compute_output(i);
   }
-  bool is_replayable = !at::GradMode::is_enabled() && !is_repacked_ && !is_exotic_mode();
-  for (const auto& tangent : tangents) {
-    is_replayable = is_replayable && (!tangent.defined() || is_plain(tangent));
-  }
-  if (!is_replayable) {
+  if (at::GradMode::is_enabled() || !is_usual(tangents)) {
     return derive(tangents, needed);
   }
   auto& cache = region_->backwards[number_];
@@ -238,6 +234,13 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
     cache.keep(std::move(key), found.backward);
   }
   return found.backward ? replay(*found.backward, std::move(tangents)) : derive(tangents, needed);
+}
+
+// Whether what was compiled for a key may serve: nothing that a key does not tell.
+bool SegmentNode::is_usual(const variable_list& tangents) const {
+  return !is_repacked_ && !is_exotic_mode() && std::all_of(tangents.begin(), tangents.end(), [](const at::Tensor& tangent) {
+    return !tangent.defined() || is_plain(tangent);
+  });
 }
 
 // Whether the gradients of one leaf may be added up here, as the engine would add them when this node is done, so that not
@@ -314,9 +317,7 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
 
 std::optional<variable_list> SegmentNode::differentiate(
     const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
-  const auto is_served = [](const at::Tensor& tangent) { return !tangent.defined() || is_plain(tangent); };
-  if (!at::GradMode::is_enabled() || is_repacked_ || !region_->forced_autocast.empty() || is_exotic_mode() ||
-      !std::all_of(tangents.begin(), tangents.end(), is_served)) {
+  if (!at::GradMode::is_enabled() || !region_->forced_autocast.empty() || !is_usual(tangents)) {
     return std::nullopt;
   }
   Key key = make_key(region_->forced_autocast, tangents, needed);

@@ -21,6 +21,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -164,6 +165,7 @@ struct SegmentNode : torch::autograd::Node {
   }
 
  private:
+  bool is_usual(const torch::autograd::variable_list& tangents) const;
   bool may_add_up() const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);

@@ -1,5 +1,6 @@
 #include "bind.h"
 
+#include "../../aot/csrc/convert.h"
 #include "../../aot/csrc/segment.h"
 #include "../../executor/csrc/keep.h"
 #include "live.h"
@@ -20,30 +21,7 @@ namespace gradc {
 
 namespace {
 
-// Runs Python code. Its error leaves as torch's python_error, which carries it through the autograd engine.
-template <typename Function>
-auto guarded(Function function) {
-  try {
-    return function();
-  } catch (py::error_already_set& error) {
-    error.restore();
-    python_error carried;
-    carried.persist();
-    throw std::move(carried);
-  }
-}
-
-py::object to_python(const at::Tensor& tensor) {
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)); // None for an undefined tensor
-}
-
-py::list to_python(const variable_list& tensors) {
-  py::list list;
-  for (const auto& tensor : tensors) {
-    list.append(to_python(tensor));
-  }
-  return list;
-}
+using gradc::to_python;
 
 py::list to_python(const std::vector<Waiting<at::Tensor>>& all) {
   py::list list;
@@ -316,14 +294,6 @@ py::tuple metadata_of(const py::handle& value) {
   Numbers numbers;
   append_metadata(metadata, numbers, value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
   return py::make_tuple(py::bytes(reinterpret_cast<const char*>(metadata.data()), metadata.size()), numbers);
-}
-
-variable_list to_tensors(const py::handle& all) {
-  variable_list tensors;
-  for (const py::handle value : all) {
-    tensors.push_back(value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr()));
-  }
-  return tensors;
 }
 
 // Runs the walked graph's formulas on stand-ins, telling `target`. The graph keeps what it saved.
