@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
@@ -212,6 +213,15 @@ def is_anomaly_enabled() -> bool:
 def tracing_context() -> TracingContext | None:
     """Dynamo's context of the compilation that is going on in this thread."""
     return TracingContext.try_get()
+
+
+def guard_weight(placeholder: torch.fx.Node, is_weight: bool) -> None:
+    """Dynamo compiles again when the input stops being a leaf that is no view, or becomes one."""
+    argument = placeholder.meta["grapharg"]
+    source = argument.source
+    install_guard(AttrSource(source, "is_leaf").make_guard(GuardBuilder.BOOL_MATCH))
+    if is_weight and not isinstance(argument.example, torch.nn.Parameter):  # which is made detached
+        install_guard(AttrSource(source, "_base").make_guard(GuardBuilder.NONE_MATCH))
 
 
 def autocast_nesting() -> int:
@@ -415,6 +425,7 @@ __all__ = [
     "functionalized_graph",
     "graph_breaks",
     "guard_module_hooks",
+    "guard_weight",
     "has_autocast_kernel",
     "has_gradient_hooks",
     "is_anomaly_enabled",

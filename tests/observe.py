@@ -20,6 +20,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gradc.torch_private import autocast_nesting
+
 MAX_GRADS_OF_GRADS = 3
 
 
@@ -182,6 +184,7 @@ def _plain(value: Any) -> Any:
 def _state() -> dict[str, Any]:
     """The ambient state that a step leaves behind."""
     return {
+        "autocast contexts open": autocast_nesting(),
         "torch generator": torch.get_rng_state(),
         "python generator": hash(random.getstate()),
         "grad mode": torch.is_grad_enabled(),

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from gradc.torch_private import close_autocast
 from tests.compilers import EAGER, GRADC, Compiler
 from tests.observe import Observation, differences, observe, versions_of
 
@@ -123,6 +124,7 @@ def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0
 
 def _reset_modes() -> None:
     """torch's defaults, so that what one run leaves behind does not change the next."""
+    close_autocast(0)
     torch.clear_autocast_cache()
     torch.set_autocast_enabled("cpu", False)
     torch.set_autocast_dtype("cpu", torch.bfloat16)

@@ -1,6 +1,6 @@
 """Autocast's low-precision copy of a weight, taken from autocast's own cache.
 
-    Cast:        (leaf, sizes) -> its copy
+    Cast:        (leaf, sizes) -> its copy       CacheError
     cached_cast: (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
 
 While an autocast context is open, eager casts each weight once: all uses share one copy, and the gradients of those uses
@@ -18,9 +18,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc.errors import UnsupportedError
 from gradc.executor import native
 
 _aten = torch.ops.aten
+
+
+class CacheError(UnsupportedError):
+    """Autocast's cache is not as it was when the region was traced. Raised before anything of the region has run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +35,10 @@ class Cast:
     dtype: torch.dtype
 
     def __call__(self, leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
-        return cached_cast(leaf, self.dtype)
+        copy = cached_cast(leaf, self.dtype)
+        if copy.dtype != self.dtype:
+            raise CacheError("weight cast before", f"to {copy.dtype}, not {self.dtype}")
+        return copy
 
 
 class _Caught(Exception):
@@ -50,20 +58,18 @@ class _CatchCast(TorchDispatchMode):
 
 
 def cached_cast(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The copy of ``leaf`` in ``dtype`` that eager code under the present autocast would use.
+    """The copy of ``leaf`` that eager code under autocast to ``dtype`` would use.
 
-    Falls back on a copy of its own where autocast is off or casts to another dtype: the region casts inside then.
+    In another dtype, if it was first cast to that in the autocast context that is open.
     """
     extension = native.extension()
     if extension is not None:
         copy: torch.Tensor = extension.cached_cast(leaf, dtype)
         return copy
     device = leaf.device.type
-    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != dtype:
-        return leaf.to(dtype)
-    with _CatchCast() as mode:
+    with torch.autocast(device, dtype), _CatchCast() as mode:
         with contextlib.suppress(_Caught):
             torch.bmm(leaf, leaf)
     caught = mode.caught
-    assert caught is not None and caught.dtype == dtype and caught.shape == leaf.shape
+    assert caught is not None and caught.shape == leaf.shape
     return caught

@@ -148,6 +148,7 @@ class _Analysis:
             base = self.value(root)
         else:
             return None
+        _refuse_history_of_its_own(out, steps)
         return Derived(base, tuple(map(_replay, steps)), is_recorded(out))
 
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
@@ -206,8 +207,10 @@ def _views_of_arguments(tape: Tape, primal_of: dict[int, int]) -> Iterator[tuple
         if is_recorded(out) and id(out) not in primal_of:
             root, steps = views.path_to(out)
             position = primal_of.get(id(root))
-            if position is not None and tape.primals[position].step is None:
-                yield position, steps
+            if position is not None:
+                _refuse_history_of_its_own(out, steps)
+                if tape.primals[position].step is None:
+                    yield position, steps
 
 
 def _are_last(tape: Tape, chains: list[list[torch.Tensor]]) -> bool:
@@ -220,6 +223,12 @@ def _are_last(tape: Tape, chains: list[list[torch.Tensor]]) -> bool:
     before = max((sequence_nr(node) for users in found.values() for node, _ in users if node not in own), default=-1)
     is_unused = all(len(found[edge_of(view)]) == (view is not chain[-1]) for chain in chains for view in chain)
     return is_unused and before < min(numbers) and numbers == sorted(set(numbers))
+
+
+def _refuse_history_of_its_own(view: torch.Tensor, steps: list[ViewStep]) -> None:
+    """What is detached and then written into with gradient recording has the history of the write, not that of its base."""
+    if is_recorded(view) and any(instruction.op is torch.ops.aten.detach.default for instruction, _ in steps):
+        raise UnsupportedError("detached tensor modified in place with gradient recording")
 
 
 def _refuse_written_before(tape: Tape, maker: Instruction, view: torch.Tensor) -> None:

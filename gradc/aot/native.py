@@ -61,6 +61,7 @@ class Layout:
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
     casts: list[tuple[int, torch.dtype]]
+    is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]
     backwards: Backwards
@@ -76,6 +77,7 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         [_segment(region, segment, owner, shapes) for segment in region.segments],
         list(region.tape.recorder.symbols.values()),
         [(primal.of, primal.step.dtype) for primal in region.tape.primals if isinstance(primal.step, Cast)],
+        region.tape.is_nested,
         region.is_fine,
         _forced(region.backwards.settings.backward_autocast),
         region.backwards,

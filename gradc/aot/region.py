@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gradc.aot.casts import Cast
+from gradc.aot.casts import CacheError, Cast
 from gradc.aot.derive import Backwards, Settings, Sizes
 from gradc.aot.effects import (
     Derived,
@@ -41,7 +41,7 @@ from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
 from gradc.ir.verify import checked
 from gradc.report.record import log
-from gradc.torch_private import has_gradient_hooks, is_view
+from gradc.torch_private import autocast_nesting, has_gradient_hooks, is_view
 
 
 class Region:
@@ -89,6 +89,8 @@ class Region:
     def __call__(self, *inputs: Any) -> list[Any]:
         if self._native is None and not self.is_fine and self.segments and has_gradient_hooks(inputs):
             return self.fine(*inputs)
+        if self.tape.is_nested not in (None, autocast_nesting() > 0):
+            raise CacheError("autocast context around the call", "one where there was none when it was traced, or the reverse")
         call = Call(self, list(inputs))
         for make in self.makers:
             call.primals.append(make(call.primals, call.sizes))

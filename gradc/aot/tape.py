@@ -93,6 +93,8 @@ class Tape:
         primals: the inputs, casts of weights last.
         outputs: what the function returned, flattened: fake tensors and plain values.
         saved: the tensors that nodes saved, in the order in which eager packs them.
+        weights: position of an argument that autocast casts inside -> True if it is a weight, whose copy is cached.
+        is_nested: whether an autocast context was open around the function, if it casts weights; else None.
         detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
         again: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
     """
@@ -104,6 +106,8 @@ class Tape:
         self.primals: list[Primal] = []
         self.outputs: list[Any] = []
         self.saved: list[Saved] = []
+        self.weights: dict[int, bool] = {}
+        self.is_nested: bool | None = None
         self.detours: dict[Edge, int] = {}
         self.again: Callable[[Callable[[Any], Any]], Tape] | None = None
         self.first_sequence_nr = 0
@@ -124,7 +128,7 @@ class Tape:
         self.where = where
         self.recorder.ambient = autocast_state()
         self.recorder.is_autocast_at_work = has_autocast_kernel
-        self._may_cast = bool(self.recorder.ambient.enabled) and not is_cast
+        self._may_cast = bool(self.recorder.ambient.enabled) and torch.is_autocast_cache_enabled() and not is_cast
         self._lines.append((next_sequence_nr(), where))
 
     def line_of(self, node: Node) -> str:
@@ -235,8 +239,12 @@ def record(
             tape.outputs = list(function(tape, *fakes))
     _refuse_changed_primals(tape, fakes, before)
     _refuse_changed_saved(tape)
-    if autocast_nesting() > 0:
-        _hoist_weight_casts(tape)
+    _note_weights(tape)
+    if any(tape.weights.values()):
+        is_nested = autocast_nesting() > 0
+        tape.is_nested = None if tape.is_derivative else is_nested
+        if is_nested:
+            _hoist_weight_casts(tape)
     return tape
 
 
@@ -353,6 +361,15 @@ def _refuse_changed_saved(tape: Tape) -> None:
             raise UnsupportedError("saved tensor modified in place inside the region")
 
 
+def _note_weights(tape: Tape) -> None:
+    for instruction in tape.recorder.instructions:
+        position = _cast_by_autocast(tape, instruction)
+        if position is not None:
+            fake = tape.primals[position].fake
+            assert fake is not None, "a cast is of a tensor"
+            tape.weights[position] = fake.is_leaf and not is_view(fake)
+
+
 def _hoist_weight_casts(tape: Tape) -> None:
     """Turn autocast's copies of weights into primals, made through autocast's cache when the region is called.
 
@@ -361,8 +378,8 @@ def _hoist_weight_casts(tape: Tape) -> None:
     recorder = tape.recorder
     kept = []
     for instruction in recorder.instructions:
-        position = _is_weight_cast(tape, instruction)
-        if position is None:
+        position = _cast_by_autocast(tape, instruction)
+        if position is None or not tape.weights[position]:
             kept.append(instruction)
             continue
         (slot,) = instruction.outs
@@ -375,7 +392,8 @@ def _hoist_weight_casts(tape: Tape) -> None:
     recorder.instructions = kept
 
 
-def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:
+def _cast_by_autocast(tape: Tape, instruction: Any) -> int | None:
+    """Position of the argument that the instruction casts, if it is such that autocast might keep the copy."""
     if instruction.op is not _aten._to_copy.default or instruction.origin != _BY_AUTOCAST:
         return None
     slot = instruction.args[0].slot
@@ -383,9 +401,7 @@ def _is_weight_cast(tape: Tape, instruction: Any) -> int | None:
         return None
     position = tape.recorder.inputs.index(slot)
     fake = tape.primals[position].fake
-    if fake is None or not (fake.requires_grad and fake.is_leaf) or is_view(fake) or fake.dtype != torch.float32:
-        return None
-    return position
+    return position if fake is not None and fake.requires_grad and fake.dtype == torch.float32 else None
 
 
 _SAVED_ATTRIBUTES: dict[type, tuple[str, ...]] = {}

@@ -8,6 +8,7 @@ captured it: the GraphModule itself, in eager mode.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from gradc.aot.casts import CacheError
 from gradc.aot.derive import Settings
 from gradc.aot.region import Region
 from gradc.aot.tape import Tape, record, recorder_of
@@ -34,7 +36,9 @@ from gradc.torch_private import (
     break_graph_where_eager_is_needed,
     call_natively,
     guard_module_hooks,
+    guard_weight,
     is_saving_hooked_by_user,
+    is_view,
     keep_ops_whole,
     skip_frames_of,
     tracing_context,
@@ -93,6 +97,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         tape = record(_run_graph(graph), examples, names, fake_mode, "forward")
         if tape.symints:
             tape.again = recorder_of(_run_graph(graph), examples, names, tape)
+        _guard_weights(tape, graph, inputs)
         region = Region(tape, settings, f"region {next(_region_numbers)}")
         if tape.symints or region.backwards.has_code_of_others:
             region.backwards.compile_nominal()
@@ -106,6 +111,17 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     return region
 
 
+def _guard_weights(tape: Tape, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Autocast caches the copies of weights alone: whether an input is one must be as it was when the region was traced."""
+    placeholders = list(graph.graph.find_nodes(op="placeholder"))
+    for position, is_weight in tape.weights.items():
+        value, placeholder = inputs[position], placeholders[position]
+        if value.is_leaf and is_view(value):
+            raise UnsupportedError("leaf under autocast that is a view", _user_name(placeholder))
+        if "grapharg" in placeholder.meta:
+            guard_weight(placeholder, is_weight)
+
+
 def _guarded(
     region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: Options
 ) -> Callable[..., Any]:
@@ -115,7 +131,10 @@ def _guarded(
         if reason := exotic_mode() or ("saved-tensors hooks" if is_saving_hooked_by_user() else ""):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
-        return tuple(region(*inputs))
+        with contextlib.suppress(CacheError):
+            return tuple(region(*inputs))
+        fallback("weights that autocast keeps other copies of", where=_first_line(graph), fullgraph=options.fullgraph)
+        return eagerly(*inputs)
 
     return region.guarded(torch.compiler.disable(call))
 

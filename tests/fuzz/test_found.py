@@ -1055,3 +1055,46 @@ def seed_1009_program_839_step(compile, a):
 
 def test_seed_1009_program_839():
     check(seed_1009_program_839_step, leaf(3, 3), allow_fallback=True)
+
+
+def seed_2001_program_24_step(compile, c):
+    events = []
+
+    @compile()
+    def f(c):
+        with torch.autocast("cpu", torch.float16):  # keeps one copy of a leaf, none of what is computed
+            t4 = F.linear(c, c)
+            t5 = t4.view_as(t4)
+        return {"p": t4.cumsum(1), "q": t5.double() * 2, "r": t5.sin()}
+
+    out = f(c)
+    attempt(events, lambda: loss_of(out, "r", "p", "q").backward())
+    out = f(c * 1)
+    attempt(events, lambda: loss_of(out, "r", "p", "q").backward())
+    return events
+
+
+def test_seed_2001_program_24():
+    check(seed_2001_program_24_step, leaf(2, 1))
+
+
+def seed_2001_program_367_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t3 = b.detach()
+        t3.as_strided(t3.shape, t3.stride()).add_(F.leaky_relu(a))
+        t5 = b * 2
+        t6 = t5.detach()
+        t6.mul_(a)
+        return {"p": t3, "q": t5, "r": t6}
+
+    out = f(a, b)
+    attempt(events, lambda: out["p"].retain_grad())
+    attempt(events, lambda: loss_of(out, "p", "q", "r").backward())
+    return events
+
+
+def test_seed_2001_program_367():
+    check(seed_2001_program_367_step, leaf(3), leaf(3), allow_fallback=True)

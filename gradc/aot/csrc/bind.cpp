@@ -154,6 +154,7 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
     const auto [primal, dtype] = cast.cast<std::tuple<size_t, c10::ScalarType>>();
     region->casts.push_back({primal, dtype});
   }
+  region->is_nested = layout.attr("is_nested").cast<std::optional<bool>>();
   region->is_fine = layout.attr("is_fine").cast<bool>();
   region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
   region->derive = std::make_unique<PythonDerive>(layout.attr("backwards"));

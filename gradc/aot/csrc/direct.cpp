@@ -66,6 +66,21 @@ PyObject* make_output(
   return THPVariable_Wrap(values[output.position].toTensor());
 }
 
+// False if autocast's cache is not as the region expects it.
+bool add_casts(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
+  if (region.is_nested && *region.is_nested != is_autocast_nested()) {
+    return false;
+  }
+  for (const auto& [primal, dtype] : region.casts) {
+    auto copy = cached_cast(inputs[primal].toTensor(), dtype);
+    if (copy.scalar_type() != dtype) {
+      return false;
+    }
+    inputs.emplace_back(std::move(copy));
+  }
+  return true;
+}
+
 PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
@@ -75,11 +90,8 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     inputs.push_back(to_ivalue(arguments[i]));
   }
   const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
-  if (!is_fine || is_watched(inputs)) {
+  if (!is_fine || is_watched(inputs) || !add_casts(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
-  }
-  for (const auto& [primal, dtype] : direct.region->casts) {
-    inputs.emplace_back(cached_cast(inputs[primal].toTensor(), dtype));
   }
   const auto values = call_region(direct.region, inputs, {});
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
+#include <c10/util/ScopeExit.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -337,8 +338,15 @@ bool is_watched(const std::vector<c10::IValue>& primals) {
 
 at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype) {
   const auto device = leaf.device().type();
-  const bool is_casting = at::autocast::is_autocast_enabled(device) && at::autocast::get_autocast_dtype(device) == dtype;
-  return is_casting ? at::autocast::cached_cast(dtype, leaf, device) : leaf.to(dtype);
+  const auto ambient = at::autocast::get_autocast_dtype(device);
+  at::autocast::set_autocast_dtype(device, dtype);
+  const auto restore = c10::make_scope_exit([&] { at::autocast::set_autocast_dtype(device, ambient); });
+  return at::autocast::cached_cast(dtype, leaf, device);
+}
+
+bool is_autocast_nested() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting() > 0;
 }
 
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {

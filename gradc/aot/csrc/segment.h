@@ -132,6 +132,7 @@ struct RegionLayout {
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
   std::vector<CastLayout> casts;
+  std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
   bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
   std::unique_ptr<Derive> derive;
@@ -192,9 +193,12 @@ struct SegmentNode : torch::autograd::Node {
 // AccumulateGrad, as DDP's reducer has.
 bool has_gradient_hooks(const std::vector<c10::IValue>& primals);
 
-// The copy of a weight that eager code under the present autocast would use, from autocast's cache. A copy of its own where
-// autocast is off or casts to another dtype.
+// The copy of a weight that eager code under autocast to `dtype` would use, from autocast's cache: in another dtype, if it was
+// first cast to that in the context that is open.
 at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype);
+
+// True if an autocast context is open in this thread, so that the cache lives on behind what is run now.
+bool is_autocast_nested();
 
 // True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
 bool is_watched(const std::vector<c10::IValue>& primals);

@@ -1,0 +1,106 @@
+"""Autocast's cache of weights across regions, eager code and contexts: one copy per weight, in its first dtype."""
+
+import pytest
+import torch
+
+from gradc.aot.casts import cached_cast
+from gradc.executor import native
+from tests.oracle import check, leaf
+
+OTHER_CACHE = {"weights that autocast keeps other copies of"}
+
+
+def autocast(dtype=torch.bfloat16, **options):
+    return torch.autocast("cpu", dtype, **options)
+
+
+def twice(x, w):
+    with autocast(torch.float16):
+        return (x @ w).sin() * 2 + (x @ w).cumsum(0)
+
+
+def product(x, w):
+    return (x @ w).sin()
+
+
+def test_called_with_a_weight_and_then_with_a_computed_tensor():
+    def step(compile, x, w):
+        f = compile(twice)
+        for computed in (w, w * 1, w):
+            f(x, computed).float().sum().backward()
+
+    check(step, leaf(4, 4), leaf(4, 4))
+
+
+def test_called_with_a_view_made_under_no_grad():
+    def step(compile, x, w):
+        f = compile(twice)
+        with torch.no_grad():
+            view = w[:]
+        for value in (w, view.requires_grad_()):
+            f(x, value).float().sum().backward()
+        return view
+
+    check(step, leaf(4, 4), leaf(4, 4), allow_fallback=True)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_context_opened_around_later(is_enabled):
+    def step(compile, x, w):
+        f = compile(twice)
+        f(x, w).float().sum().backward()
+        with autocast(enabled=is_enabled):
+            (f(x, w) + f(x, w).square()).float().sum().backward()
+        f(x, w).float().sum().backward()
+
+    report = check(step, leaf(4, 4), leaf(4, 4), allow_fallback=True)
+    assert set(report.fallbacks) == (set() if is_enabled else OTHER_CACHE)
+
+
+def test_first_cast_decides_for_all():
+    def step(compile, x, w):
+        f, g = compile(twice), compile(product)
+        with autocast():
+            outs = [f(x, w), product(x, w), g(x, w)]
+        with autocast():
+            outs += [product(x, w), g(x, w), f(x, w)]
+        with autocast():
+            outs += [g(x, w), f(x, w), product(x, w)]
+        sum(out.float().sum() for out in outs).backward()
+        return outs
+
+    report = check(step, leaf(4, 4), leaf(4, 4), allow_fallback=True)
+    assert set(report.fallbacks) == OTHER_CACHE
+
+
+def test_cache_turned_off_inside():
+    def step(compile, x, w):
+        def f(x, w):
+            with autocast(torch.float16, cache_enabled=False):
+                return (x @ w).sin() * 2 + (x @ w).cumsum(0)
+
+        f = compile(f)
+        f(x, w).float().sum().backward()
+        with autocast():
+            out = f(x, w), product(x, w)
+        sum(out).float().sum().backward()
+        return out
+
+    check(step, leaf(4, 4), leaf(4, 4))
+
+
+@pytest.mark.parametrize("has_extension", [True, False])
+def test_copy(has_extension, monkeypatch):
+    if not has_extension:
+        monkeypatch.setattr(native, "extension", lambda: None)
+    weight = torch.randn(3, 3, requires_grad=True)
+    with autocast(enabled=False):
+        first = cached_cast(weight, torch.float16)
+        assert first.dtype == torch.float16 and torch.equal(first, weight.half())
+        assert cached_cast(weight, torch.float16) is first
+        assert cached_cast(weight, torch.bfloat16) is first
+        with autocast(torch.bfloat16):
+            assert (weight @ weight).dtype == torch.float16
+    with autocast(enabled=False):
+        assert cached_cast(weight, torch.bfloat16).dtype == torch.bfloat16
+        assert not torch.is_autocast_enabled("cpu")
