@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
-from torch._dynamo.exc import unimplemented
+from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
+from torch._dynamo.exc import InternalTorchDynamoError, unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
+from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -129,6 +131,12 @@ def sequence_nr(node: Any) -> int:
     return node._sequence_nr()
 
 
+def put_in_order(nodes: Sequence[Any]) -> None:
+    """Have the engine take the nodes for made in this order: deal their sequence numbers out anew."""
+    for node, number in zip(nodes, sorted(map(sequence_nr, nodes)), strict=True):
+        node._set_sequence_nr(number)
+
+
 def current_autograd_node() -> Any:
     """The node that the engine runs in this thread; None outside a backward pass."""
     return torch._C._current_autograd_node()
@@ -180,6 +188,15 @@ def has_gradient_hooks(values: Iterable[Any]) -> bool:
         and bool(value._backward_hooks or value._post_accumulate_grad_hooks)
         for value in values
     ) or (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def is_cut_off(value: Any) -> bool:
+    """True for a view made under no_grad of what requires a gradient: it requires one, but gradients go nowhere from it."""
+    if not isinstance(value, torch.Tensor) or not (value.requires_grad and value.is_leaf and is_view(value)):
+        return False
+    with torch.enable_grad():
+        (edge,) = value.view_as(value).grad_fn.next_functions  # type: ignore[union-attr]
+    return edge[0] is None
 
 
 def is_saving_hooked_by_user() -> bool:
@@ -248,11 +265,12 @@ def autocast_nested() -> Iterator[None]:
 
 
 def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
-    """Make Dynamo end its graph at autograd.Function and checkpoint, in what ``is_ours`` (a backend) compiles.
+    """Make Dynamo end its graph at autograd.Function, checkpoint and hooks, in what ``is_ours`` (a backend) compiles.
 
-    Dynamo has operators of its own for both. That for a Function forgets ``set_materialize_grads`` and the Python state
-    that backward reads; that for checkpoint leaves recomputation to a partitioner. Called eagerly, both do what they do.
-    Under ``fullgraph=True`` checkpoint stays in the graph; a Function raises, with this reason.
+    Dynamo has operators of its own for the first two. That for a Function forgets ``set_materialize_grads`` and the Python
+    state that backward reads; that for checkpoint leaves recomputation to a partitioner. Hooks it registers behind the graph,
+    when a tensor may have been written into. Called eagerly, all do what they do. Under ``fullgraph=True`` checkpoint and
+    hooks stay in the graph; a Function raises, with this reason.
     """
 
     def wrap(owner: type, method: str, name: str, explanation: str, raises_in_fullgraph: bool) -> None:
@@ -280,6 +298,36 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
         "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled on its own.",
         raises_in_fullgraph=False,
     )
+    wrap(
+        TensorVariable,
+        "_method_register_hook",
+        "gradc: hook",
+        "gradc registers hooks as eager does, between what comes before and what comes after.",
+        raises_in_fullgraph=False,
+    )
+
+
+def run_eagerly_where_dynamo_fails(is_ours: Callable[[Any], bool], note: Callable[[str, str], None]) -> None:
+    """Run a frame as it is from now on, if Dynamo breaks down over it: an assertion of its own fails, or an error is internal.
+
+    For what ``is_ours`` (a backend) compiles, but not under ``fullgraph=True``. ``note`` is called with the error's words and
+    the place of the code.
+    """
+    original = ConvertFrame.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, frame, *args, **kwargs)
+        except (AssertionError, InternalTorchDynamoError) as error:
+            if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
+                raise
+            code = frame.f_code
+            text = f"{type(error).__name__}: {error}".split("\n")[0]
+            note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
+            return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT))
+
+    ConvertFrame.__call__ = call  # type: ignore[method-assign]
 
 
 def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
@@ -310,6 +358,23 @@ def unpack_whole_tensors(is_ours: Callable[[Any], bool]) -> None:
         return rows if idxes is None or len(idxes) == len(rows) else original(self, tx, idxes)
 
     TensorVariable.unpack_var_sequence = unpack  # type: ignore[method-assign]
+
+
+def keep_views_in_graphs(is_ours: Callable[[Any], bool]) -> None:
+    """Record ``x.mT`` and the like as calls, in the graphs that ``is_ours`` (a backend) compiles.
+
+    What is only returned Dynamo reads from ``x`` once more behind the graph: when another grad mode may be on than was.
+    """
+    original = TensorVariable.var_getattr
+
+    @functools.wraps(original)
+    def read(self: Any, tx: Any, name: str) -> Any:
+        result = original(self, tx, name)
+        if name in ("T", "mT", "H", "mH", "real", "imag") and is_ours(tx.output.compiler_fn):
+            result.source = None
+        return result
+
+    TensorVariable.var_getattr = read  # type: ignore[method-assign]
 
 
 def call_natively() -> None:
@@ -430,6 +495,7 @@ __all__ = [
     "has_gradient_hooks",
     "is_anomaly_enabled",
     "is_compiled",
+    "is_cut_off",
     "is_fake",
     "is_forward_ad_active",
     "is_functorch_active",
@@ -437,8 +503,11 @@ __all__ = [
     "is_saving_hooked_by_user",
     "is_view",
     "keep_ops_whole",
+    "keep_views_in_graphs",
     "next_sequence_nr",
     "num_dispatch_modes",
+    "put_in_order",
+    "run_eagerly_where_dynamo_fails",
     "saved_tensors_hooks_enabled",
     "sequence_nr",
     "settle_sizes",

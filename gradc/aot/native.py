@@ -17,7 +17,9 @@ import torch
 
 from gradc.aot.casts import Cast
 from gradc.aot.effects import Derived, Output, Plain, Returned, Value
+from gradc.aot.order import is_detour
 from gradc.aot.segments import Segment
+from gradc.aot.tape import Primal
 from gradc.ir.program import AutocastState, Sym
 from gradc.ir.recorder import symbolic_number
 from gradc.state import DEVICES
@@ -53,14 +55,16 @@ class NativeSegment:
 class Layout:
     """What ``gradc._C.Region`` reads.
 
-    ``casts`` are the primals that a direct call makes by itself, behind its arguments: (position, dtype). ``shapes`` are the
+    ``made`` are the primals that a direct call makes by itself, behind its arguments: (position of what it is made of, dtype of
+    the cast, or None for an alias). ``live_order`` is what gradc.aot.order says of it. ``shapes`` are the
     expressions whose values each call must bring.
     """
 
     forward: Any
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
-    casts: list[tuple[int, torch.dtype]]
+    made: list[tuple[int, torch.dtype | None]]
+    live_order: list[tuple[bool, int]]
     is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]
@@ -76,13 +80,23 @@ def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
         forward,
         [_segment(region, segment, owner, shapes) for segment in region.segments],
         list(region.tape.recorder.symbols.values()),
-        [(primal.of, primal.step.dtype) for primal in region.tape.primals if isinstance(primal.step, Cast)],
+        [_made(primal) for primal in region.tape.primals if primal.step is not None and is_made_natively(primal)],
+        region.live_order,
         region.tape.is_nested,
         region.is_fine,
         _forced(region.backwards.settings.backward_autocast),
         region.backwards,
         shapes,
     )
+
+
+def is_made_natively(primal: Primal) -> bool:
+    """True if a direct call can make the primal, or need not."""
+    return primal.step is None or isinstance(primal.step, Cast) or is_detour(primal)
+
+
+def _made(primal: Primal) -> tuple[int, torch.dtype | None]:
+    return primal.of, primal.step.dtype if isinstance(primal.step, Cast) else None
 
 
 def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, bool, Any]]:

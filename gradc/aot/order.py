@@ -1,22 +1,27 @@
 """Let gradients reach a tensor in eager's order where casts and views of it are made outside the region's own nodes.
 
     make_detours: Tape -> None      sorts the primals that are made; adds primals, and entries of ``Tape.detours``
+    is_detour:    Primal -> bool
+    live_order:   (Tape, segments) -> what a call makes, in eager's order
     uses:         Tape -> {edge: [(node, number of its next edge)]}
 
 A cast or view that is a primal is made before the region's own nodes, so the engine runs its node after all of theirs. In
-eager it runs between the uses of the argument: later ones first, then the cast, then earlier ones, and in this order the
-gradients add up. So each earlier use gets a detour: an alias of the argument, made before the cast, whose node only hands the
-gradient on, and does so when the earlier use would. See Note [Weight casts].
+eager it runs between the uses of the arguments: later ones first, then the cast, then earlier ones. In this order gradients
+reach leaves and their hooks, and those of one leaf add up. So each earlier use of any argument gets a detour: an alias of the
+argument, made before the cast, whose node only hands the gradient on, and does so when the earlier use would. And segments
+that eager would have made before the cast get lower sequence numbers than its node. See Note [Weight casts].
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
@@ -33,16 +38,34 @@ def make_detours(tape: Tape) -> None:
     ]
     found = uses(tape)
     own = {primal.edge[0] for primal, _ in made if primal.edge is not None}
-    for position in {primal.of for primal, _ in made}:
-        edge = tape.primals[position].edge
-        last = max(_made_at(primal) for primal, _ in made if primal.of == position)
-        for node, number in found[edge] if edge is not None else ():
+    last = max(_made_at(primal) for primal, _ in made)
+    for position, argument in enumerate(tape.primals[:num_arguments]):
+        for node, number in found[argument.edge] if argument.edge is not None else ():
             if node not in own and sequence_nr(node) < last:
                 primal, slot = _detour(tape, position)
                 # Of one node's edges the engine follows the first first, so its detour is made last.
                 order.append(((sequence_nr(node), -number), primal, slot, (node, number)))
     order.sort(key=lambda item: item[0])
     _renumber(tape, num_arguments, order)
+
+
+def live_order(tape: Tape, segments: Iterable[Segment]) -> list[tuple[bool, int]]:
+    """(True, number of a primal that is made) and (False, number of a segment), in the order in which eager makes the nodes.
+
+    A segment stands where its last node does. Empty if the primals all come first, as they do in a call.
+    """
+    use_at = {position: node for (node, _), position in tape.detours.items()}
+    made = [(use_at.get(i, primal.edge[0]), i) for i, primal in enumerate(tape.primals) if primal.step and primal.edge]
+    waiting = collections.deque((sequence_nr(node), position) for node, position in made)
+    order = []
+    for segment in segments:
+        last = max(map(sequence_nr, segment.nodes))
+        while waiting and waiting[0][0] <= last:
+            order.append((True, waiting.popleft()[1]))
+        order.append((False, segment.number))
+    order += [(True, position) for _, position in waiting]
+    kinds = [is_made for is_made, _ in order]
+    return [] if kinds == sorted(kinds, reverse=True) else order
 
 
 def uses(tape: Tape) -> dict[Edge, list[tuple[Node, int]]]:
@@ -76,6 +99,10 @@ def _detour(tape: Tape, position: int) -> tuple[Primal, int]:
         alias = torch.ops.aten.alias.default(primal.fake)
     name = f"{primal.name} for earlier uses"
     return Primal(name, alias, edge_of(alias), position, _alias), tape.recorder.new_argument(alias, "detour", name)
+
+
+def is_detour(primal: Primal) -> bool:
+    return primal.step is _alias
 
 
 def _alias(tensor: torch.Tensor, sizes: Any) -> torch.Tensor:

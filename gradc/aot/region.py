@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gradc.aot.casts import CacheError, Cast
+from gradc.aot.casts import CacheError
 from gradc.aot.derive import Backwards, Settings, Sizes
 from gradc.aot.effects import (
     Derived,
@@ -31,8 +31,9 @@ from gradc.aot.effects import (
     hoist_views,
     refuse_views_of_returned_views,
 )
-from gradc.aot.native import direct_outputs, lay_out
+from gradc.aot.native import direct_outputs, is_made_natively, lay_out
 from gradc.aot.node import SegmentFunction
+from gradc.aot.order import live_order
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Tape, edge_of
 from gradc.errors import UnsupportedError
@@ -41,7 +42,7 @@ from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
 from gradc.ir.verify import checked
 from gradc.report.record import log
-from gradc.torch_private import autocast_nesting, has_gradient_hooks, is_view
+from gradc.torch_private import autocast_nesting, has_gradient_hooks, is_view, next_sequence_nr, put_in_order, sequence_nr
 
 
 class Region:
@@ -56,17 +57,18 @@ class Region:
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
         self._refuse_inner_views()
+        self.live_order = live_order(tape, self.segments)
         self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)
         self.forward = checked(refuse_phantoms(drop_dead(program, is_backward=tape.is_derivative)), "aot.region")
         self._run = settings.lower(self.forward)
-        self._native, self._shapes, self._is_direct = None, [], False
+        self._native, self._shapes, self._is_direct, self._has_hooks = None, [], False, has_gradient_hooks
         if native.is_plan(self._run):
             layout = lay_out(self, self._run)
-            self._native, self._shapes = native.region(layout), layout.shapes
-            self._is_direct = not tape.symints and all(isinstance(primal.step, Cast | None) for primal in tape.primals)
+            self._native, self._shapes, self._has_hooks = native.region(layout), layout.shapes, native.has_gradient_hooks
+            self._is_direct = not tape.symints and all(map(is_made_natively, tape.primals))
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
 
     def _refuse_inner_views(self) -> None:
@@ -87,20 +89,17 @@ class Region:
         return self._native.direct(direct_outputs(self.outputs), slow) if self._is_direct else slow
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        if self._native is None and not self.is_fine and self.segments and has_gradient_hooks(inputs):
+        if not self.is_fine and self.segments and self._has_hooks(inputs):
             return self.fine(*inputs)
         if self.tape.is_nested not in (None, autocast_nesting() > 0):
             raise CacheError("autocast context around the call", "one where there was none when it was traced, or the reverse")
-        call = Call(self, list(inputs))
+        call, start = Call(self, list(inputs)), next_sequence_nr()
         for make in self.makers:
             call.primals.append(make(call.primals, call.sizes))
         if self._native is None:
-            call.run(self._run)
+            call.run(self._run, start)
         else:
-            values = self._native(call.primals, [call.sizes(shape) for shape in self._shapes])
-            if values is None:
-                return self.fine(*inputs)
-            call.values = values
+            call.values = self._native(call.primals, [call.sizes(shape) for shape in self._shapes], start)
         return [call.output(output) for output in self.outputs]
 
 
@@ -147,13 +146,18 @@ class Call:
         self._live: dict[int, torch.Tensor] = {}
         self._derived: dict[int, torch.Tensor] = {}
 
-    def run(self, forward: Callable[[list[Any]], list[Any]]) -> None:
-        """Run the forward, and build the live nodes in Python."""
+    def run(self, forward: Callable[[list[Any]], list[Any]], start: int) -> None:
+        """Run the forward, and build the live nodes in Python. ``start``: number of the call's first node."""
         # A view made without gradient recording would refuse in-place use; a detached handle is no view.
         self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
         with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
             for segment in self.region.segments:
                 self.attach(segment)
+        live = [
+            self.primals[number].grad_fn if is_made else self._entries[number, 0].grad_fn
+            for is_made, number in self.region.live_order
+        ]
+        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]

@@ -14,7 +14,7 @@ import functools
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -75,6 +75,13 @@ def region(layout: Any) -> Any:
     extension = _load()
     assert extension is not None, "only a region whose forward is a native plan is made native"
     return extension.Region(layout)
+
+
+def has_gradient_hooks(values: Iterable[Any]) -> bool:
+    """True if something runs when the gradient of one of the leaves among ``values`` arrives."""
+    extension = _load()
+    assert extension is not None, "asked by native regions"
+    return bool(extension.has_gradient_hooks(values))
 
 
 def no_hooks() -> Any:

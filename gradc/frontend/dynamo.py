@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -37,9 +38,12 @@ from gradc.torch_private import (
     call_natively,
     guard_module_hooks,
     guard_weight,
+    is_cut_off,
     is_saving_hooked_by_user,
     is_view,
     keep_ops_whole,
+    keep_views_in_graphs,
+    run_eagerly_where_dynamo_fails,
     skip_frames_of,
     tracing_context,
     unpack_whole_tensors,
@@ -128,7 +132,7 @@ def _guarded(
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
-        if reason := exotic_mode() or ("saved-tensors hooks" if is_saving_hooked_by_user() else ""):
+        if reason := exotic_mode() or _what_is_unusual(inputs):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         with contextlib.suppress(CacheError):
@@ -137,6 +141,12 @@ def _guarded(
         return eagerly(*inputs)
 
     return region.guarded(torch.compiler.disable(call))
+
+
+def _what_is_unusual(inputs: Sequence[Any]) -> str:
+    if is_saving_hooked_by_user():
+        return "saved-tensors hooks"
+    return "input that is a view made under no_grad" if any(map(is_cut_off, inputs)) else ""
 
 
 def _backward_autocast() -> AutocastState | None:
@@ -255,6 +265,8 @@ def is_ours(compiler: Any) -> bool:
 
 break_graph_where_eager_is_needed(is_ours)
 keep_ops_whole(is_ours)
+keep_views_in_graphs(is_ours)
+run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "Dynamo failed"))
 unpack_whole_tensors(is_ours)
 call_natively()
 guard_module_hooks(native.no_hooks)

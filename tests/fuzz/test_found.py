@@ -4,7 +4,20 @@
 
 from __future__ import annotations
 
-from tests.fuzz.toolbox import F, Product, Shrink, TwoOutputs, attempt, constant, doubling, leaf, loss_of, noting, torch
+from tests.fuzz.toolbox import (
+    F,
+    Product,
+    Shrink,
+    TwoOutputs,
+    attempt,
+    checkpoint,
+    constant,
+    doubling,
+    leaf,
+    loss_of,
+    noting,
+    torch,
+)
 from tests.oracle import check
 
 
@@ -1098,3 +1111,156 @@ def seed_2001_program_367_step(compile, a, b):
 
 def test_seed_2001_program_367():
     check(seed_2001_program_367_step, leaf(3), leaf(3), allow_fallback=True)
+
+
+def seed_2003_program_176_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t2 = a.sum()
+        t3 = F.silu(b)
+        t5 = t3.view(-1)
+        t6 = b.view(-1)
+        t7 = checkpoint(lambda t: F.dropout(t.sin(), 0.5) * 2, t6, use_reentrant=False)
+        t3.copy_(t2)
+        return {"p": t5}
+
+    out = f(a * 1, b)
+    return events
+
+
+def test_seed_2003_program_176():
+    check(seed_2003_program_176_step, leaf(2, 2), constant(2, 2), allow_fallback=True)
+
+
+def seed_2003_program_613_step(compile, b):
+    events = []
+
+    @compile()
+    def f(b):
+        t2 = b.softmax(0)
+        t3 = torch.matmul(b, b.mT)
+        return {"p": t2, "q": t3}
+
+    attempt(events, lambda: b.register_hook(noting(events, "b")) and None)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = f(b)
+    attempt(events, lambda: loss_of(out, "q", "p").backward(retain_graph=True))
+    return events
+
+
+def test_seed_2003_program_613():
+    check(seed_2003_program_613_step, leaf(4, 4), allow_fallback=True)
+
+
+def seed_2003_program_1165_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t1 = a + torch.arange(a.shape[-1])
+        with torch.no_grad():
+            t3 = t1.as_strided(t1.shape, t1.stride())
+            t4 = Product.apply(t3, t3)
+        t10 = torch.sqrt(t3.abs() + 1)
+        return {"q": t10}
+
+    out = f(a)
+    attempt(events, lambda: out["q"].mul_(2) and None)
+    attempt(events, lambda: loss_of(out, "q").backward(retain_graph=True))
+    return events
+
+
+def test_seed_2003_program_1165():
+    check(seed_2003_program_1165_step, leaf(4, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_2003_program_1456_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t5 = b.tanh() ** 2 + a
+        t6 = t5.to(t5.dtype)
+        t9 = t6.sign() * t6
+        t10 = sum(TwoOutputs.apply(t9))
+        with torch.no_grad():
+            t16 = t9.mT
+        return {"p": t16}
+
+    out = f(a, b)
+    attempt(events, lambda: loss_of(out, "p").backward())
+    return events
+
+
+def test_seed_2003_program_1456():
+    check(seed_2003_program_1456_step, leaf(4), leaf(2, 4, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_2004_program_1012_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        with torch.no_grad():
+            t2 = b.mT
+            t4 = torch.log1p(a.abs())
+        t5 = checkpoint(lambda t: torch.tanh(t).exp().sin(), t4, use_reentrant=False)
+        t7 = t2 @ t4.to(t2.dtype)
+        return {"r": t7}
+
+    out = f(a, b)
+    attempt(events, lambda: loss_of(out, "r").backward())
+    return events
+
+
+def test_seed_2004_program_1012():
+    check(seed_2004_program_1012_step, constant(1, 2), leaf(1, 2, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_2004_program_1889_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t2 = b.roll(1, 0)
+        t3 = b.float().std()
+        t4 = t2 @ a
+        t5 = torch.where(t2 > t4, t2, t4)
+        t7 = t5.view(-1)
+        return {"p": t3, "q": t2, "r": t7, "s": t5}
+
+    attempt(events, lambda: a.register_hook(noting(events, "a")) and None)
+    with torch.autocast("cpu", torch.float16):
+        out = f(a, b)
+    attempt(events, lambda: out["q"].register_hook(noting(events, "q")) and None)
+    attempt(events, lambda: loss_of(out, "r", "p", "s", "q").backward(retain_graph=True))
+    return events
+
+
+def test_seed_2004_program_1889():
+    check(seed_2004_program_1889_step, leaf(3, 3), leaf(2, 1, 3), allow_fallback=True)
+
+
+def seed_3002_program_850_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        t3 = b / 2
+        t4 = c @ c
+        t6 = t4[2]
+        checkpoint(torch.tanh, t3, use_reentrant=False)
+        t6.register_hook(doubling)  # torch crashes if this is done behind the write
+        t3.clamp_(-1, 1)
+        t6.detach().mul_(1)
+        return {"q": t4, "r": t6}
+
+    out = f(b, c)
+    attempt(events, lambda: loss_of(out, "q", "r").backward())
+    return events
+
+
+def test_seed_3002_program_850():
+    check(seed_3002_program_850_step, constant(4, 3), leaf(4, 4), allow_fallback=True)

@@ -150,10 +150,11 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
                                        : SymbolSource::Kind::integer;
     region->symbols.push_back({source, position, dimension});
   }
-  for (const py::handle cast : layout.attr("casts")) {
-    const auto [primal, dtype] = cast.cast<std::tuple<size_t, c10::ScalarType>>();
-    region->casts.push_back({primal, dtype});
+  for (const py::handle made : layout.attr("made")) {
+    const auto [primal, dtype] = made.cast<std::tuple<size_t, std::optional<c10::ScalarType>>>();
+    region->made.push_back({primal, dtype});
   }
+  region->live_order = layout.attr("live_order").cast<std::vector<std::pair<bool, size_t>>>();
   region->is_nested = layout.attr("is_nested").cast<std::optional<bool>>();
   region->is_fine = layout.attr("is_fine").cast<bool>();
   region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
@@ -162,25 +163,26 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
   return region;
 }
 
-// None where the region must be cut finely for this call: a leaf has hooks.
-py::object call(
+std::vector<c10::IValue> to_ivalues(const py::sequence& primals) {
+  std::vector<c10::IValue> values;
+  values.reserve(py::len(primals));
+  for (const py::handle primal : primals) {
+    values.push_back(to_ivalue(primal));
+  }
+  return values;
+}
+
+py::list call(
     const std::shared_ptr<RegionLayout>& region,
     const py::sequence& primals,
-    const std::vector<int64_t>& shapes) {
-  std::vector<c10::IValue> inputs;
-  inputs.reserve(py::len(primals));
-  for (const py::handle primal : primals) {
-    inputs.push_back(to_ivalue(primal));
-  }
-  if (!region->is_fine && !region->segments.empty() && has_gradient_hooks(inputs)) {
-    return py::none();
-  }
-  auto values = call_region(region, inputs, shapes);
+    const std::vector<int64_t>& shapes,
+    uint64_t start) {
+  auto values = call_region(region, to_ivalues(primals), shapes, start);
   py::list results(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
   }
-  return std::move(results);
+  return results;
 }
 
 // The node that an in-place op on a view made, which rebase_history hid in a CopySlices.
@@ -196,6 +198,10 @@ py::object node_in_copy_slices(const py::object& node) {
 
 void bind_segments(py::module_& module) {
   module.def("cached_cast", torch::wrap_pybind_function(cached_cast), "(leaf, dtype) -> autocast's copy of it");
+  module.def(
+      "has_gradient_hooks",
+      [](const py::sequence& primals) { return has_gradient_hooks(to_ivalues(primals)); },
+      "(primals) -> whether something runs when the gradient of one of the leaves arrives");
   module.def(
       "node_in_copy_slices",
       torch::wrap_pybind_function(node_in_copy_slices),

@@ -2,7 +2,9 @@
 
 #include "convert.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/object_ptr.h>
 
@@ -66,17 +68,23 @@ PyObject* make_output(
   return THPVariable_Wrap(values[output.position].toTensor());
 }
 
-// False if autocast's cache is not as the region expects it.
-bool add_casts(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
+at::Tensor make_alias(const at::Tensor& tensor) {
+  const at::AutoGradMode mode(true);
+  return at::alias(tensor);
+}
+
+// Makes the primals behind the arguments. False if autocast's cache is not as the region expects it.
+bool add_made(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
   if (region.is_nested && *region.is_nested != is_autocast_nested()) {
     return false;
   }
-  for (const auto& [primal, dtype] : region.casts) {
-    auto copy = cached_cast(inputs[primal].toTensor(), dtype);
-    if (copy.scalar_type() != dtype) {
+  for (const auto& [primal, dtype] : region.made) {
+    const auto& tensor = inputs[primal].toTensor();
+    auto made = dtype ? cached_cast(tensor, *dtype) : make_alias(tensor);
+    if (made.scalar_type() != dtype.value_or(made.scalar_type())) {
       return false;
     }
-    inputs.emplace_back(std::move(copy));
+    inputs.emplace_back(std::move(made));
   }
   return true;
 }
@@ -89,11 +97,12 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   for (Py_ssize_t i = 0; i < count; ++i) {
     inputs.push_back(to_ivalue(arguments[i]));
   }
+  const auto start = at::sequence_number::peek();
   const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
-  if (!is_fine || is_watched(inputs) || !add_casts(*direct.region, inputs)) {
+  if (!is_fine || is_watched(inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
-  const auto values = call_region(direct.region, inputs, {});
+  const auto values = call_region(direct.region, inputs, {}, start);
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
   if (!results) {
     throw python_error();

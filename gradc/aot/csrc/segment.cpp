@@ -40,6 +40,12 @@ bool is_plain(const at::Tensor& tensor) {
       !tensor._fw_grad(0).defined();
 }
 
+// A view made under no_grad of what requires a gradient: it requires one, too, but gradients go nowhere from it.
+bool is_cut_off(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta && !meta->requires_grad_ && !meta->grad_fn_ && tensor.requires_grad() && tensor.is_leaf();
+}
+
 bool is_exotic_mode() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() || torch::autograd::AnomalyMode::is_enabled() ||
       c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
@@ -332,7 +338,7 @@ std::optional<variable_list> SegmentNode::differentiate(
 bool is_watched(const std::vector<c10::IValue>& primals) {
   return is_exotic_mode() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
       std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
-           return primal.isTensor() && !is_plain(primal.toTensor());
+           return primal.isTensor() && (!is_plain(primal.toTensor()) || is_cut_off(primal.toTensor()));
          });
 }
 
@@ -366,10 +372,33 @@ bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {
   return false;
 }
 
+namespace {
+
+// Lets the engine take what a call made for made in eager's order, by dealing the sequence numbers out anew.
+void put_in_order(
+    const RegionLayout& region, const std::vector<c10::IValue>& primals, const Nodes& nodes, uint64_t start) {
+  std::vector<torch::autograd::Node*> made;
+  std::vector<uint64_t> numbers;
+  for (const auto& [is_primal, number] : region.live_order) {
+    auto* node = is_primal ? primals[number].toTensor().grad_fn().get() : nodes[number].get();
+    if (node && node->sequence_nr() >= start) { // autocast's cache gives out older ones
+      made.push_back(node);
+      numbers.push_back(node->sequence_nr());
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < made.size(); ++i) {
+    made[i]->set_sequence_nr(numbers[i]);
+  }
+}
+
+} // namespace
+
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes) {
+    const std::vector<int64_t>& shapes,
+    uint64_t start) {
   auto values = run_without_gil(*region->forward, primals);
   Nodes nodes;
   nodes.reserve(region->segments.size());
@@ -382,6 +411,7 @@ std::vector<c10::IValue> call_region(
     save_tensors(*node, number, primals, values);
     nodes.push_back(std::move(node));
   }
+  put_in_order(*region, primals, nodes, start);
   return values;
 }
 

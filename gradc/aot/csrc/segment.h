@@ -121,17 +121,18 @@ class BackwardCache {
   std::unordered_map<Key, std::shared_ptr<const CompiledBackward>, KeyHash> known_;
 };
 
-// A primal that a direct call makes: the copy of a weight in autocast's dtype.
-struct CastLayout {
+// A primal that a direct call makes of another: the copy of a weight in autocast's dtype, or an alias.
+struct MadeLayout {
   size_t primal = 0;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::optional<c10::ScalarType> dtype;
 };
 
 struct RegionLayout {
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
-  std::vector<CastLayout> casts;
+  std::vector<MadeLayout> made;
+  std::vector<std::pair<bool, size_t>> live_order; // see gradc.aot.order.live_order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
   bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
@@ -204,10 +205,11 @@ bool is_autocast_nested();
 bool is_watched(const std::vector<c10::IValue>& primals);
 
 // Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are
-// the bound shape values of this call (static regions have none).
+// the bound shape values of this call (static regions have none); `start` is the sequence number of the first node it made.
 std::vector<c10::IValue> call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes);
+    const std::vector<int64_t>& shapes,
+    uint64_t start);
 
 } // namespace gradc
