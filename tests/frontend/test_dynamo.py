@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 import gradc
 
@@ -94,3 +95,37 @@ def test_hooks_on_another_module_of_the_same_class() -> None:
     third.layers[0].register_forward_hook(lambda *_: seen.append(0))
     run(third, x)
     assert len(seen) == 2
+
+
+def a_hook_inside(x: torch.Tensor) -> torch.Tensor:
+    hidden = x * 2
+    hidden.register_hook(lambda grad: grad * 3)
+    return hidden.tanh()
+
+
+def test_a_hook_inside_is_registered_between_two_graphs() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(BackendCompilerFailed, match="hook registered inside"):
+        gradc.compile(a_hook_inside, fullgraph=True)(x)
+    torch._dynamo.reset()
+    graphs = gradc.counters["stats"]["unique_graphs"]
+    gradc.compile(a_hook_inside)(x).sum().backward()
+    compiled, x.grad = x.grad, None
+    a_hook_inside(x).sum().backward()
+    assert torch.equal(compiled, x.grad)
+    assert gradc.counters["stats"]["unique_graphs"] == graphs + 2
+
+
+def test_where_dynamo_breaks_down_the_frame_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks_down(*_: object, **__: object) -> None:
+        raise AssertionError("False != True")
+
+    monkeypatch.setattr(torch._subclasses.meta_utils, "assert_metadata_eq", breaks_down)
+    before = gradc.counters["fallbacks"]["Dynamo failed"]
+    run, x = gradc.compile(lambda x: (x * 2).tanh()), torch.ones(3)
+    assert torch.equal(run(x), (x * 2).tanh())
+    assert torch.equal(run(x), (x * 2).tanh())
+    assert gradc.counters["fallbacks"]["Dynamo failed"] == before + 1
+    torch._dynamo.reset()
+    with pytest.raises(AssertionError, match="False != True"):
+        gradc.compile(lambda x: (x * 2).tanh(), fullgraph=True)(x)
