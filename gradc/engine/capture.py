@@ -275,6 +275,12 @@ class Capture:
         lines = {node: line for node in range(self.walk.num_nodes) if (line := line_of(self.walk, node))}
         return Report(program, self.names, self.events, variables, self.results, self.walk.hooks(), lines, self.regions)
 
+    def forget_tensors(self) -> None:
+        """Let go of the live graph and its tensors, which would else live until Python collects cycles."""
+        self.walk = None
+        self.numbers = {}
+        self.recorder.forget_tensors()
+
     # ---- helpers
 
     def _twins(self, tensors: list[torch.Tensor]) -> dict[int, int]:

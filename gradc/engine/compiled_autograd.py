@@ -278,15 +278,16 @@ def _capture(extension: Any, session: _Session, walk: Any) -> Any:
         if captured.failure:
             raise UnsupportedError(captured.failure)
         layout = lay_out(captured, session.lower)
+        session.recordings.keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
+        if general is not None:
+            _keep_general(extension, session, walk, general, captured, offsets)
+        _note_sizes(session, walk, captured)
+        _remember(captured)
     except UnsupportedError as error:
         logs.not_captured(str(error))
         session.recordings.keep(extension.Recording(walk, None, []))
-        return results
-    session.recordings.keep(extension.Recording(walk, layout, offsets if captured.recorder.has_offsets else []))
-    if general is not None:
-        _keep_general(extension, session, walk, general, captured, offsets)
-    _note_sizes(session, walk, captured)
-    _remember(captured)
+    finally:
+        captured.forget_tensors()
     return results
 
 

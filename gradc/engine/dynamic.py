@@ -239,12 +239,6 @@ class _TraceCapture(Capture):
     def _note_region(self, node: int, gradients: list[torch.Tensor | None]) -> None:
         """The live capture reports regions."""
 
-    def forget_tensors(self) -> None:
-        """Let go of the live graph: the trace outlives it."""
-        self.walk = None
-        self.numbers = {}
-        self.recorder.forget_tensors()
-
 
 # ---- stand-ins
 

@@ -252,14 +252,14 @@ bool SegmentNode::is_usual(const variable_list& tangents) const {
 
 // Whether the gradients of one leaf may be added up here, as the engine would add them when this node is done, so that not
 // all of them are held at once. Only if no other node could send one in between: all references to the leaf's AccumulateGrad
-// are edges of this node's. And only if no hook looks at this node's gradients.
+// are edges of this node's, but for that of a walk. And only if no hook looks at this node's gradients.
 bool SegmentNode::may_add_up() const {
   if (layout().shared.empty() || !post_hooks().empty()) {
     return false;
   }
   for (const auto& exits : layout().shared) {
     const auto& target = next_edge(exits.front()).function;
-    if (!target || target.use_count() != exits.size() || !dynamic_cast<torch::autograd::AccumulateGrad*>(target.get())) {
+    if (!target || target.use_count() != exits.size() + is_walked_ || !dynamic_cast<torch::autograd::AccumulateGrad*>(target.get())) {
       return false;
     }
   }

@@ -153,6 +153,10 @@ struct SegmentNode : torch::autograd::Node {
   void save(std::vector<torch::autograd::SavedVariable> saved, bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
+  // Between true and false, a walk over the live graph holds each node that this one leads to, once.
+  void set_walked(bool is_walked) {
+    is_walked_ = is_walked;
+  }
   const SegmentLayout& layout() const {
     return region_->segments[number_];
   }
@@ -188,6 +192,7 @@ struct SegmentNode : torch::autograd::Node {
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
+  bool is_walked_ = false;
 };
 
 // True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its

@@ -1,9 +1,12 @@
 #include "live.h"
 
+#include "../../aot/csrc/segment.h"
+
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/CachedTensorUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -80,6 +83,14 @@ struct Body : Node {
 
 // As call_function in torch's engine.cpp.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph) {
+  auto* segment = dynamic_cast<SegmentNode*>(&node);
+  const auto set_walked = [&](bool is_walked) {
+    if (segment) {
+      segment->set_walked(is_walked);
+    }
+  };
+  set_walked(true);
+  const auto restore = c10::make_scope_exit([&] { set_walked(false); });
   inputs = call_tensor_pre_hooks(node, std::move(inputs));
   for (const auto& hook : node.pre_hooks()) {
     inputs = (*hook)(inputs);
