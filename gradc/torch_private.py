@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
-from torch._dynamo.exc import InternalTorchDynamoError, unimplemented
+from torch._dynamo.exc import InternalTorchDynamoError, TorchRuntimeError, unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
@@ -190,6 +191,12 @@ def has_gradient_hooks(values: Iterable[Any]) -> bool:
     ) or (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
+def is_made_under_no_grad(tensor: torch.Tensor) -> bool:
+    """True for a view that may not be written into while gradients are recorded."""
+    autograd = torch._C._autograd
+    return is_view(tensor) and autograd._get_creation_meta(tensor) == autograd.CreationMeta.NO_GRAD_MODE
+
+
 def is_cut_off(value: Any) -> bool:
     """True for a view made under no_grad of what requires a gradient: it requires one, but gradients go nowhere from it."""
     if not isinstance(value, torch.Tensor) or not (value.requires_grad and value.is_leaf and is_view(value)):
@@ -308,24 +315,28 @@ def break_graph_where_eager_is_needed(is_ours: Callable[[Any], bool]) -> None:
 
 
 def run_eagerly_where_dynamo_fails(is_ours: Callable[[Any], bool], note: Callable[[str, str], None]) -> None:
-    """Run a frame as it is from now on, if Dynamo breaks down over it: an assertion of its own fails, or an error is internal.
+    """Run a frame as it is if Dynamo breaks down over it: an assertion of its own fails, or a call with fake tensors does.
 
-    For what ``is_ours`` (a backend) compiles, but not under ``fullgraph=True``. ``note`` is called with the error's words and
-    the place of the code.
+    The user may be to blame: eager then says so in its own words, and the next call is tried again. Code that fails twice is
+    never compiled. For what ``is_ours`` (a backend) compiles, but not under ``fullgraph=True``. ``note`` is called with the
+    error's words and the place of the code.
     """
     original = ConvertFrame.__call__
+    failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @functools.wraps(original)
     def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, frame, *args, **kwargs)
-        except (AssertionError, InternalTorchDynamoError) as error:
+        except (AssertionError, InternalTorchDynamoError, TorchRuntimeError) as error:
             if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
                 raise
             code = frame.f_code
             text = f"{type(error).__name__}: {error}".split("\n")[0]
             note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
-            return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT))
+            action = FrameAction.SKIP if code in failed else FrameAction.DEFAULT
+            failed.add(code)
+            return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(action, FrameAction.DEFAULT))
 
     ConvertFrame.__call__ = call  # type: ignore[method-assign]
 
@@ -500,6 +511,7 @@ __all__ = [
     "is_forward_ad_active",
     "is_functorch_active",
     "is_graph_kept",
+    "is_made_under_no_grad",
     "is_saving_hooked_by_user",
     "is_view",
     "keep_ops_whole",

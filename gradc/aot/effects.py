@@ -13,17 +13,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from gradc.aot.order import make_detours, uses
-from gradc.aot.tape import Edge, Primal, Tape, edge_of
+from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import is_view_op
 from gradc.ir.program import Instruction, Ref, Sym, map_leaves
-from gradc.torch_private import sequence_nr
+from gradc.torch_private import is_made_under_no_grad, sequence_nr
 
 Resolve = Callable[[Any], Any]
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
@@ -149,7 +149,7 @@ class _Analysis:
         else:
             return None
         _refuse_history_of_its_own(out, steps)
-        return Derived(base, tuple(map(_replay, steps)), is_recorded(out))
+        return Derived(base, tuple(_replay(made, self.tape) for made in steps), is_recorded(out))
 
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.
@@ -176,6 +176,19 @@ class _Analysis:
         return uses(self.tape)
 
 
+def nodes_of_views(tape: Tape, outputs: Sequence[Output]) -> dict[int, list[Node]]:
+    """Number of each output that is made of a value as a view -> the nodes of the views on the way, the output's first."""
+    views = _Views(tape)
+    found: dict[int, list[Node]] = {}
+    for number, output in enumerate(outputs):
+        if any(output is other for other in outputs[:number]):
+            continue  # the same object again
+        if isinstance(output, Derived) and isinstance(output.base, Value) and output.requires_grad:
+            _, steps = views.path_to(tape.outputs[number])
+            found[number] = [edge_of(tape.recorder.tensor_of(slot))[0] for _, slot in reversed(steps)]
+    return found
+
+
 def hoist_views(tape: Tape) -> None:
     """Make each output that is a differentiable view of an argument a primal, which the region's call makes first.
 
@@ -194,8 +207,7 @@ def hoist_views(tape: Tape) -> None:
                 primal_of[id(view)] = len(tape.primals)
                 name = f"view of {tape.primals[position].name}"
                 tape.recorder.inputs.append(tape.recorder.new_argument(view, "view", name))
-                step = functools.partial(_with_grad, _replay(made))
-                tape.primals.append(Primal(name, view, edge_of(view), position, step))
+                tape.primals.append(Primal(name, view, edge_of(view), position, _replay(made, tape)))
             position = primal_of[id(view)]
     make_detours(tape)
 
@@ -214,8 +226,12 @@ def _views_of_arguments(tape: Tape, primal_of: dict[int, int]) -> Iterator[tuple
 
 
 def _are_last(tape: Tape, chains: list[list[torch.Tensor]]) -> bool:
-    """True if nothing in the region uses these views, and all of it comes before them: they are then made when it is done."""
-    if not all(is_recorded(view) for chain in chains for view in chain):
+    """True if nothing in the region uses these views, and all of it comes before them: they are then made when it is done.
+
+    Not if they are written into: made before the write, as in eager, they get another node when they are next used.
+    """
+    views = [view for chain in chains for view in chain]
+    if not all(map(is_recorded, views)) or any(any(tape.writes_into(view)) for view in views):
         return False
     found = uses(tape)
     numbers = [sequence_nr(edge_of(view)[0]) for chain in chains for view in chain]
@@ -233,11 +249,10 @@ def _refuse_history_of_its_own(view: torch.Tensor, steps: list[ViewStep]) -> Non
 
 def _refuse_written_before(tape: Tape, maker: Instruction, view: torch.Tensor) -> None:
     """A view made before the write that it follows in eager is out of date: torch then makes another history for it."""
-    storage = view.untyped_storage()._cdata
-    for instruction in tape.recorder.instructions[: tape.recorder.instructions.index(maker)]:
-        written = (tape.recorder.tensor_of(slot) for slot in instruction.writes)
-        if any(tensor.untyped_storage()._cdata == storage for tensor in written):
-            raise UnsupportedError("view of an input that was written into before", where=instruction.where)
+    instructions = tape.recorder.instructions
+    for write in tape.writes_into(view):
+        if instructions.index(write) < instructions.index(maker):
+            raise UnsupportedError("view of an input that was written into before", where=write.where)
 
 
 def refuse_views_of_returned_views(tape: Tape) -> None:
@@ -250,11 +265,6 @@ def refuse_views_of_returned_views(tape: Tape) -> None:
             continue
         if any(id(base) in returned for base in views.between(out)):
             raise UnsupportedError("view of a view, both returned")
-
-
-def _with_grad(step: Step, tensor: torch.Tensor, sizes: Resolve) -> torch.Tensor:
-    with torch.enable_grad():
-        return step(tensor, sizes)
 
 
 class _Views:
@@ -299,11 +309,13 @@ def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:
     return {key for key, times in seen.items() if times > 1}
 
 
-def _replay(made: ViewStep) -> Step:
-    """The view call, to be made on another tensor."""
+def _replay(made: ViewStep, tape: Tape) -> Step:
+    """The view call, to be made on another tensor, under its grad mode: what a view may be used for depends on that."""
     instruction, slot = made
     index = instruction.outs.index(slot)
+    mode = not is_made_under_no_grad(tape.recorder.tensor_of(slot))
 
+    @torch.set_grad_enabled(mode)
     def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:
         if any(isinstance(leaf, Ref) for leaf in instruction.args[1:]):
             raise UnsupportedError("view op with a tensor argument", str(instruction.op))

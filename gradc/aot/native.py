@@ -64,7 +64,7 @@ class Layout:
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
     made: list[tuple[int, torch.dtype | None]]
-    live_order: list[tuple[bool, int]]
+    live_order: list[tuple[str, int, int]]
     is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]
@@ -99,26 +99,25 @@ def _made(primal: Primal) -> tuple[int, torch.dtype | None]:
     return primal.of, primal.step.dtype if isinstance(primal.step, Cast) else None
 
 
-def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, bool, Any]]:
-    """What a direct call returns: (kind, position, whether of an argument, requires_grad, plain value or maker of a view)."""
+def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, Any]]:
+    """What a direct call returns: (kind, position, whether of an argument, plain value or maker of a view)."""
     first: dict[int, int] = {}
     return [_direct_output(output, first.setdefault(id(output), i), i) for i, output in enumerate(outputs)]
 
 
-def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, bool, bool, Any]:
+def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, bool, Any]:
     match output:
         case Plain(value):
-            return "plain", 0, False, False, value
+            return "plain", 0, False, value
         case Returned(position):
-            return "argument", position, True, False, None
+            return "argument", position, True, None
         case Value(position):
-            return "value", position, False, False, None
+            return "value", position, False, None
         case Derived() if first < number:
-            return "again", first, False, False, None
-        case Derived(base, _, requires_grad):
+            return "again", first, False, None
+        case Derived(base):
             is_of_argument = isinstance(base, Returned)
-            position = base.primal if isinstance(base, Returned) else base.position
-            return "view", position, is_of_argument, requires_grad, output.make
+            return "view", base.primal if isinstance(base, Returned) else base.position, is_of_argument, output.make
 
 
 def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:

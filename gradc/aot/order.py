@@ -2,21 +2,22 @@
 
     make_detours: Tape -> None      sorts the primals that are made; adds primals, and entries of ``Tape.detours``
     is_detour:    Primal -> bool
-    live_order:   (Tape, segments) -> what a call makes, in eager's order
+    live_order:   (Tape, segments, nodes of views) -> what a call makes, in eager's order
     uses:         Tape -> {edge: [(node, number of its next edge)]}
 
 A cast or view that is a primal is made before the region's own nodes, so the engine runs its node after all of theirs. In
 eager it runs between the uses of the arguments: later ones first, then the cast, then earlier ones. In this order gradients
-reach leaves and their hooks, and those of one leaf add up. So each earlier use of any argument gets a detour: an alias of the
-argument, made before the cast, whose node only hands the gradient on, and does so when the earlier use would. And segments
-that eager would have made before the cast get lower sequence numbers than its node. See Note [Weight casts].
+reach leaves and their hooks, and those of one leaf add up. So each earlier use of any argument, and of a view that another is
+made of, gets a detour: an alias of it, made before the cast, whose node only hands the gradient on, and does so when the
+earlier use would. And segments that eager would have made before the cast get lower sequence numbers than its node. See Note
+[Weight casts].
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,8 +40,10 @@ def make_detours(tape: Tape) -> None:
     found = uses(tape)
     own = {primal.edge[0] for primal, _ in made if primal.edge is not None}
     last = max(_made_at(primal) for primal, _ in made)
-    for position, argument in enumerate(tape.primals[:num_arguments]):
-        for node, number in found[argument.edge] if argument.edge is not None else ():
+    sources = {primal.of for primal, _ in made}  # those among them that are made, too
+    for position, source in enumerate(tape.primals):
+        is_taken = position < num_arguments or position in sources
+        for node, number in found[source.edge] if is_taken and source.edge is not None else ():
             if node not in own and sequence_nr(node) < last:
                 primal, slot = _detour(tape, position)
                 # Of one node's edges the engine follows the first first, so its detour is made last.
@@ -49,23 +52,28 @@ def make_detours(tape: Tape) -> None:
     _renumber(tape, num_arguments, order)
 
 
-def live_order(tape: Tape, segments: Iterable[Segment]) -> list[tuple[bool, int]]:
-    """(True, number of a primal that is made) and (False, number of a segment), in the order in which eager makes the nodes.
+def live_order(tape: Tape, segments: Sequence[Segment], views: dict[int, list[Node]]) -> list[tuple[str, int, int]]:
+    """What a call makes, in the order in which eager makes the nodes; [] if the call makes them so.
 
-    A segment stands where its last node does. Empty if the primals all come first, as they do in a call.
+    ``("primal", number, 0)`` is one that is made, ``("segment", number, 0)`` stands where its last node does, and
+    ``("output", number, depth)`` is a node above a segment's. ``views``: number of an output that is made of another as a view
+    -> the nodes of the views, the output's first.
     """
     use_at = {position: node for (node, _), position in tape.detours.items()}
-    made = [(use_at.get(i, primal.edge[0]), i) for i, primal in enumerate(tape.primals) if primal.step and primal.edge]
-    waiting = collections.deque((sequence_nr(node), position) for node, position in made)
-    order = []
+    made = {
+        ("primal", i, 0): use_at.get(i, primal.edge[0]) for i, primal in enumerate(tape.primals) if primal.step and primal.edge
+    }
+    shown = {("output", i, depth): nodes[depth] for i, nodes in views.items() for depth in reversed(range(len(nodes)))}
+    as_made = [*made, *(("segment", segment.number, 0) for segment in segments), *shown]
+    others = collections.deque(sorted((made | shown).items(), key=lambda item: sequence_nr(item[1])))
+    order: list[tuple[str, int, int]] = []
     for segment in segments:
         last = max(map(sequence_nr, segment.nodes))
-        while waiting and waiting[0][0] <= last:
-            order.append((True, waiting.popleft()[1]))
-        order.append((False, segment.number))
-    order += [(True, position) for _, position in waiting]
-    kinds = [is_made for is_made, _ in order]
-    return [] if kinds == sorted(kinds, reverse=True) else order
+        while others and sequence_nr(others[0][1]) <= last:
+            order.append(others.popleft()[0])
+        order.append(("segment", segment.number, 0))
+    order += [item for item, _ in others]
+    return [] if order == as_made else order
 
 
 def uses(tape: Tape) -> dict[Edge, list[tuple[Node, int]]]:
@@ -95,6 +103,8 @@ def _made_at(primal: Primal) -> int:
 def _detour(tape: Tape, position: int) -> tuple[Primal, int]:
     primal = tape.primals[position]
     assert primal.fake is not None
+    for write in tape.writes_into(primal.fake):  # the alias, a view, would get another node
+        raise UnsupportedError("input written into whose casts or views are made outside", primal.name, write.where)
     with torch.enable_grad(), tape.fake_mode:
         alias = torch.ops.aten.alias.default(primal.fake)
     name = f"{primal.name} for earlier uses"

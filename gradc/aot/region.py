@@ -29,6 +29,7 @@ from gradc.aot.effects import (
     Value,
     analyse_outputs,
     hoist_views,
+    nodes_of_views,
     refuse_views_of_returned_views,
 )
 from gradc.aot.native import direct_outputs, is_made_natively, lay_out
@@ -57,7 +58,7 @@ class Region:
         self.outputs, values = analyse_outputs(tape)
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
         self._refuse_inner_views()
-        self.live_order = live_order(tape, self.segments)
+        self.live_order = live_order(tape, self.segments, nodes_of_views(tape, self.outputs))
         self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
@@ -96,11 +97,27 @@ class Region:
         call, start = Call(self, list(inputs)), next_sequence_nr()
         for make in self.makers:
             call.primals.append(make(call.primals, call.sizes))
+        # Before the forward: a view that it writes into has another node when it is next asked for.
+        nodes = {item: call.primals[item[1]].grad_fn for item in self.live_order if item[0] == "primal"}
         if self._native is None:
-            call.run(self._run, start)
+            segments = call.run(self._run)
         else:
-            call.values = self._native(call.primals, [call.sizes(shape) for shape in self._shapes], start)
-        return [call.output(output) for output in self.outputs]
+            call.values, segments = self._native(call.primals, [call.sizes(shape) for shape in self._shapes])
+        outputs = [call.output(output) for output in self.outputs]
+        if self.live_order:
+            nodes |= {("segment", number, 0): node for number, node in enumerate(segments)}
+            nodes |= {item: _history(outputs[item[1]], item[2]) for item in self.live_order if item[0] == "output"}
+            live = [nodes[item] for item in self.live_order]
+            put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
+        return outputs
+
+
+def _history(tensor: torch.Tensor, depth: int) -> Any:
+    """The node ``depth`` steps above that of ``tensor``."""
+    node = tensor.grad_fn
+    for _ in range(depth):
+        node = node and node.next_functions[0][0]
+    return node
 
 
 class _Returned:
@@ -146,18 +163,14 @@ class Call:
         self._live: dict[int, torch.Tensor] = {}
         self._derived: dict[int, torch.Tensor] = {}
 
-    def run(self, forward: Callable[[list[Any]], list[Any]], start: int) -> None:
-        """Run the forward, and build the live nodes in Python. ``start``: number of the call's first node."""
+    def run(self, forward: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Run the forward, and build the live nodes in Python. They are returned."""
         # A view made without gradient recording would refuse in-place use; a detached handle is no view.
         self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
         with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
             for segment in self.region.segments:
                 self.attach(segment)
-        live = [
-            self.primals[number].grad_fn if is_made else self._entries[number, 0].grad_fn
-            for is_made, number in self.region.live_order
-        ]
-        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
+        return [self._entries[segment.number, 0].grad_fn for segment in self.region.segments]
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]
@@ -217,5 +230,4 @@ class Call:
 
     def _derive(self, output: Derived) -> torch.Tensor:
         tensor = self.output(output.base)
-        with torch.set_grad_enabled(output.requires_grad):
-            return output.make(tensor, self.sizes)
+        return output.make(tensor, self.sizes)

@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from gradc.aot.casts import Cast
 from gradc.errors import UnsupportedError
 from gradc.executor import native
-from gradc.ir.program import Sym
+from gradc.ir.program import Instruction, Sym
 from gradc.ir.recorder import Recorder, symbolic_number
 from gradc.ir.text import symbolic
 from gradc.state import autocast_set_to, autocast_state
@@ -135,6 +135,14 @@ class Tape:
         """The user's line whose forward made ``node``."""
         index = bisect.bisect_right(self._lines, sequence_nr(node), key=lambda line: line[0]) - 1
         return self._lines[index][1] if index >= 0 else ""
+
+    def writes_into(self, tensor: torch.Tensor) -> Iterator[Instruction]:
+        """The calls that write into the memory of ``tensor``."""
+        storage = tensor.untyped_storage()._cdata
+        for instruction in self.recorder.instructions:
+            written = map(self.recorder.tensor_of, instruction.writes)
+            if any(other.untyped_storage()._cdata == storage for other in written):
+                yield instruction
 
     def symbolic(self, value: int | Sym) -> Any:
         """A size as the tape's fake tensors hold it: an int, or a SymInt."""

@@ -266,7 +266,7 @@ def is_ours(compiler: Any) -> bool:
 break_graph_where_eager_is_needed(is_ours)
 keep_ops_whole(is_ours)
 keep_views_in_graphs(is_ours)
-run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "Dynamo failed"))
+run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed"))
 unpack_whole_tensors(is_ours)
 call_natively()
 guard_module_hooks(native.no_hooks)

@@ -121,11 +121,22 @@ def test_where_dynamo_breaks_down_the_frame_runs_eagerly(monkeypatch: pytest.Mon
         raise AssertionError("False != True")
 
     monkeypatch.setattr(torch._subclasses.meta_utils, "assert_metadata_eq", breaks_down)
-    before = gradc.counters["fallbacks"]["Dynamo failed"]
+    before = gradc.counters["fallbacks"]["tracing failed"]
     run, x = gradc.compile(lambda x: (x * 2).tanh()), torch.ones(3)
-    assert torch.equal(run(x), (x * 2).tanh())
-    assert torch.equal(run(x), (x * 2).tanh())
-    assert gradc.counters["fallbacks"]["Dynamo failed"] == before + 1
+    for _ in range(4):
+        assert torch.equal(run(x), (x * 2).tanh())
+    assert gradc.counters["fallbacks"]["tracing failed"] == before + 2  # then it is not tried any more
     torch._dynamo.reset()
     with pytest.raises(AssertionError, match="False != True"):
         gradc.compile(lambda x: (x * 2).tanh(), fullgraph=True)(x)
+
+
+def test_a_mistake_is_reported_as_in_eager_and_the_next_call_is_compiled() -> None:
+    run = gradc.compile(lambda x, y: (x @ y).tanh())
+    good, bad = torch.ones(3, 3), torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as caught:
+        run(good, bad)
+    assert type(caught.value) is RuntimeError
+    graphs = gradc.counters["stats"]["unique_graphs"]
+    assert torch.equal(run(good, good), (good @ good).tanh())
+    assert gradc.counters["stats"]["unique_graphs"] == graphs + 1

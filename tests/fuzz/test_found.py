@@ -1264,3 +1264,142 @@ def seed_3002_program_850_step(compile, b, c):
 
 def test_seed_3002_program_850():
     check(seed_3002_program_850_step, constant(4, 3), leaf(4, 4), allow_fallback=True)
+
+
+def seed_5006_program_1065_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t2 = b @ a
+        t3 = a.detach()
+        t10 = t3.transpose(0, -1)
+        t11 = torch.autograd.grad(t2.sin().sum(), b, create_graph=True, materialize_grads=True)[0]
+        t10.copy_(t2[3])
+        return {}
+
+    out = f(a, b)
+    return events
+
+
+def test_seed_5006_program_1065():
+    check(seed_5006_program_1065_step, leaf(3, 3), leaf(4, 3), allow_fallback=True)
+
+
+def seed_5001_program_1959_step(compile, a, b, c):
+    events = []
+
+    @compile()
+    def f(a, b, c):
+        t4 = F.linear(c, c.to(c.dtype))
+        t4.zero_()
+        return {"p": t4}
+
+    out = f(a, b, c)
+    attempt(events, lambda: out["p"].register_hook(noting(events, "p")) and None)
+    attempt(events, lambda: torch.autograd.grad(
+        torch.autograd.grad(loss_of(out, "p"), c, create_graph=True)[0].float().square().sum(), (a, b, c,), allow_unused=True))
+    return events
+
+
+def test_seed_5001_program_1959():
+    check(seed_5001_program_1959_step, leaf(3), leaf(3, 3), leaf(3, 1, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_5002_program_839_step(compile, b, c):
+    events = []
+
+    @compile()
+    def f(b, c):
+        t8 = c.movedim(0, -1)
+        t8.detach().mul_(1)
+        return {"p": t8, "r": b}
+
+    out = f(b, c)
+    attempt(events, lambda: loss_of(out, "p", "r").backward())
+    return events
+
+
+def test_seed_5002_program_839():
+    check(seed_5002_program_839_step, leaf(1, 2), leaf(1, 2, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_5002_program_1850_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t3 = torch.einsum('...ij,...kj->...ik', b, b)
+        t4 = a - a
+        t6 = t3.contiguous()
+        return {"p": t3, "q": t4, "r": t6}
+
+    out = f(a, b)
+    attempt(events, lambda: a.register_hook(noting(events, "a")) and None)
+    attempt(events, lambda: out["r"].register_hook(noting(events, "r")) and None)
+    attempt(events, lambda: loss_of(out, "p", "q", "r").backward())
+    return events
+
+
+def test_seed_5002_program_1850():
+    check(seed_5002_program_1850_step, leaf(), leaf(3, 1, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_5003_program_971_step(compile, d):
+    events = []
+
+    @compile()
+    def f(d):
+        t4 = d.transpose(0, -1)
+        t4.detach().mul_(1)
+        return {"p": t4}
+
+    out = f(d)
+    attempt(events, lambda: loss_of(out, "p").backward(retain_graph=True))
+    return events
+
+
+def test_seed_5003_program_971():
+    check(seed_5003_program_971_step, leaf(2, 1, dtype=torch.float16), allow_fallback=True)
+
+
+def seed_5003_program_1367_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t3 = b[..., ::2]
+        t5 = sum(TwoOutputs.apply(t3))
+        t7 = b.to(b.dtype)
+        t7.copy_(a)
+        return {"q": t3}
+
+    out = f(a, b)
+    attempt(events, lambda: out["p"].backward(torch.ones_like(out["p"])))
+    return events
+
+
+def test_seed_5003_program_1367():
+    check(seed_5003_program_1367_step, leaf(3, 4), constant(3, 4, dtype=torch.float64), allow_fallback=True)
+
+
+def seed_5009_program_1_step(compile, b, c, d):
+    events = []
+
+    @compile()
+    def f(b, c, d):
+        t4 = c.transpose(0, -1)
+        t7 = torch.log1p(t4.abs())
+        t8 = t4.unsqueeze(0)
+        t10 = t7 @ t4
+        return {"p": t8, "q": t10}
+
+    out = f(b, c, d)
+    attempt(events, lambda: torch.autograd.grad(
+        torch.autograd.grad(loss_of(out, "p", "q"), c, create_graph=True)[0].float().square().sum(),
+        (b, c, d,), allow_unused=True))
+    return events
+
+
+def test_seed_5009_program_1():
+    check(seed_5009_program_1_step, leaf(3), leaf(3, 3, dtype=torch.bfloat16), leaf(4, 3), allow_fallback=True)

@@ -36,7 +36,7 @@ def test_leaf_under_no_grad(compile, x, w):
     return y
 
 
-@case(MUTATED, leaf(4, 6), leaf(4, 6), min_graphs=0)
+@case(MUTATED, leaf(4, 6), leaf(4, 6), min_graphs=0, fallback="tracing failed")
 def test_leaf_raises(compile, x, w):
     def f(x, w):
         x.mul_(2)
@@ -264,7 +264,7 @@ def test_in_place_on_one_of_two_outputs_that_share_a_base(compile, x):
     return a, b
 
 
-@case("Version counters", leaf(4, 6), min_graphs=0)
+@case("Version counters", leaf(4, 6), min_graphs=0, fallback="tracing failed")
 def test_in_place_on_an_unbind_view_inside_raises(compile, x):
     def f(x):
         first = (x * 2).unbind()[0]

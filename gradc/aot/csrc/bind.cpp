@@ -154,7 +154,12 @@ std::shared_ptr<RegionLayout> make_region(const py::object& layout) {
     const auto [primal, dtype] = made.cast<std::tuple<size_t, std::optional<c10::ScalarType>>>();
     region->made.push_back({primal, dtype});
   }
-  region->live_order = layout.attr("live_order").cast<std::vector<std::pair<bool, size_t>>>();
+  for (const py::handle made : layout.attr("live_order")) {
+    const auto [kind, number, depth] = made.cast<std::tuple<std::string, size_t, size_t>>();
+    using Kind = MadeNode::Kind;
+    region->live_order.push_back(
+        {kind == "primal" ? Kind::primal : kind == "segment" ? Kind::segment : Kind::output, number, depth});
+  }
   region->is_nested = layout.attr("is_nested").cast<std::optional<bool>>();
   region->is_fine = layout.attr("is_fine").cast<bool>();
   region->forced_autocast = layout.attr("forced_autocast").cast<Key>();
@@ -172,17 +177,21 @@ std::vector<c10::IValue> to_ivalues(const py::sequence& primals) {
   return values;
 }
 
-py::list call(
+// The values, and the nodes of the segments if there is a live order to put them in.
+py::tuple call(
     const std::shared_ptr<RegionLayout>& region,
     const py::sequence& primals,
-    const std::vector<int64_t>& shapes,
-    uint64_t start) {
-  auto values = call_region(region, to_ivalues(primals), shapes, start);
+    const std::vector<int64_t>& shapes) {
+  const auto [values, segments] = call_region(region, to_ivalues(primals), shapes);
   py::list results(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
   }
-  return results;
+  py::list nodes;
+  for (size_t i = 0; i < segments.size() && !region->live_order.empty(); ++i) {
+    nodes.append(py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(segments[i])));
+  }
+  return py::make_tuple(results, nodes);
 }
 
 // The node that an in-place op on a view made, which rebase_history hid in a CopySlices.

@@ -19,7 +19,6 @@ struct DirectOutput {
   Kind kind = Kind::value;
   size_t position = 0; // of the argument, the value, or the output that is shown again
   bool is_of_argument = false; // of a view: what `position` counts
-  bool requires_grad = false;
   py::object object; // the plain value, or what makes the view
 };
 
@@ -30,19 +29,18 @@ struct DirectCall {
 };
 
 DirectOutput read_output(const py::handle& specification) {
-  const auto [kind, position, is_of_argument, requires_grad, object] =
-      specification.cast<std::tuple<std::string, size_t, bool, bool, py::object>>();
+  const auto [kind, position, is_of_argument, object] =
+      specification.cast<std::tuple<std::string, size_t, bool, py::object>>();
   using Kind = DirectOutput::Kind;
   const auto found = kind == "plain" ? Kind::plain
       : kind == "argument"           ? Kind::argument
       : kind == "again"              ? Kind::again
       : kind == "view"               ? Kind::view
                                      : Kind::value;
-  return {found, position, is_of_argument, requires_grad, object};
+  return {found, position, is_of_argument, object};
 }
 
 PyObject* make_view(const DirectOutput& output, const at::Tensor& base) {
-  const at::AutoGradMode mode(output.requires_grad);
   THPObjectPtr argument(THPVariable_Wrap(base));
   return PyObject_CallOneArg(output.object.ptr(), argument.get());
 }
@@ -89,6 +87,16 @@ bool add_made(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
   return true;
 }
 
+// The tensors of a tuple; undefined ones for the rest.
+torch::autograd::variable_list tensors_of(PyObject* tuple) {
+  torch::autograd::variable_list tensors;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(tuple, i);
+    tensors.push_back(THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor());
+  }
+  return tensors;
+}
+
 PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
@@ -102,7 +110,8 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   if (!is_fine || is_watched(inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
-  const auto values = call_region(direct.region, inputs, {}, start);
+  const auto made_before = made_nodes(*direct.region, inputs);
+  const auto [values, segments] = call_region(direct.region, inputs, {});
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
   if (!results) {
     throw python_error();
@@ -113,6 +122,9 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
       throw python_error();
     }
     PyTuple_SET_ITEM(results.get(), i, made);
+  }
+  if (!made_before.empty()) {
+    put_in_order(*direct.region, made_before, segments, tensors_of(results.get()), start);
   }
   return results.release();
   END_HANDLE_TH_ERRORS

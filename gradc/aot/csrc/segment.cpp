@@ -11,10 +11,13 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <string_view>
+#include <typeinfo>
 
 namespace gradc {
 
@@ -118,8 +121,6 @@ std::vector<c10::IValue> run_without_gil(const Plan& plan, std::vector<c10::IVal
   return run(plan, std::move(inputs));
 }
 
-using Nodes = std::vector<c10::intrusive_ptr<SegmentNode>>;
-
 void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IValue>& primals) {
   torch::autograd::edge_list edges;
   edges.reserve(node.layout().exits.size());
@@ -192,6 +193,50 @@ void SegmentNode::show_entries(size_t end) {
     }
     add_input_metadata(entry.options, shape, false, false, c10::typeMetaToScalarType(entry.options.dtype()));
   }
+}
+
+namespace {
+
+// A hook of an output. In eager the output's node does not run if gradients come in for what was saved before it only.
+class OutputHook : public torch::autograd::FunctionPreHook {
+ public:
+  OutputHook(std::unique_ptr<FunctionPreHook> hook, const SegmentNode& node)
+      : hook_(std::move(hook)), node_(node), output_(output_of(*hook_)) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    const bool is_passed = output_ && node_.is_entered_inside() && !grads.at(*output_).defined();
+    return is_passed ? grads : (*hook_)(grads);
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    hook_->compiled_args(args);
+  }
+
+ private:
+  // Torch does not export the class of the hooks that Python makes.
+  static std::optional<size_t> output_of(const FunctionPreHook& hook) {
+    const std::string_view name = typeid(hook).name();
+    if (name.ends_with("PyFunctionTensorPreHookE")) {
+      return static_cast<const torch::autograd::PyFunctionTensorPreHook&>(hook).value_idx;
+    }
+    return std::nullopt;
+  }
+
+  std::unique_ptr<FunctionPreHook> hook_;
+  const SegmentNode& node_;
+  std::optional<size_t> output_;
+};
+
+} // namespace
+
+std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& SegmentNode::tensor_pre_hooks() noexcept {
+  auto& hooks = Node::tensor_pre_hooks();
+  for (auto& hook : hooks) {
+    if (!dynamic_cast<OutputHook*>(hook.get())) {
+      hook = std::make_unique<OutputHook>(std::move(hook), *this);
+    }
+  }
+  return hooks;
 }
 
 // The engine calls this after each run without retain_graph. What that run read, `apply` has freed by then; what the nodes
@@ -372,33 +417,10 @@ bool has_gradient_hooks(const std::vector<c10::IValue>& primals) {
   return false;
 }
 
-namespace {
-
-// Lets the engine take what a call made for made in eager's order, by dealing the sequence numbers out anew.
-void put_in_order(
-    const RegionLayout& region, const std::vector<c10::IValue>& primals, const Nodes& nodes, uint64_t start) {
-  std::vector<torch::autograd::Node*> made;
-  std::vector<uint64_t> numbers;
-  for (const auto& [is_primal, number] : region.live_order) {
-    auto* node = is_primal ? primals[number].toTensor().grad_fn().get() : nodes[number].get();
-    if (node && node->sequence_nr() >= start) { // autocast's cache gives out older ones
-      made.push_back(node);
-      numbers.push_back(node->sequence_nr());
-    }
-  }
-  std::sort(numbers.begin(), numbers.end());
-  for (size_t i = 0; i < made.size(); ++i) {
-    made[i]->set_sequence_nr(numbers[i]);
-  }
-}
-
-} // namespace
-
-std::vector<c10::IValue> call_region(
+Called call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes,
-    uint64_t start) {
+    const std::vector<int64_t>& shapes) {
   auto values = run_without_gil(*region->forward, primals);
   Nodes nodes;
   nodes.reserve(region->segments.size());
@@ -411,8 +433,39 @@ std::vector<c10::IValue> call_region(
     save_tensors(*node, number, primals, values);
     nodes.push_back(std::move(node));
   }
-  put_in_order(*region, primals, nodes, start);
-  return values;
+  return {std::move(values), std::move(nodes)};
+}
+
+Nodes made_nodes(const RegionLayout& region, const std::vector<c10::IValue>& primals) {
+  Nodes nodes;
+  nodes.reserve(region.live_order.size());
+  for (const auto& [kind, number, depth] : region.live_order) {
+    nodes.push_back(kind == MadeNode::Kind::primal ? primals[number].toTensor().grad_fn() : nullptr);
+  }
+  return nodes;
+}
+
+void put_in_order(
+    const RegionLayout& region, const Nodes& made, const Nodes& segments, const variable_list& outputs, uint64_t start) {
+  Nodes nodes;
+  std::vector<uint64_t> numbers;
+  for (size_t i = 0; i < made.size(); ++i) {
+    const auto [kind, number, depth] = region.live_order[i];
+    auto node = kind == MadeNode::Kind::primal ? made[i]
+        : kind == MadeNode::Kind::segment      ? segments[number]
+                                               : outputs[number].grad_fn();
+    for (size_t up = 0; kind == MadeNode::Kind::output && node && up < depth; ++up) {
+      node = node->next_edge(0).function;
+    }
+    if (node && node->sequence_nr() >= start) { // autocast's cache gives out older ones
+      numbers.push_back(node->sequence_nr());
+      nodes.push_back(std::move(node));
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i]->set_sequence_nr(numbers[i]);
+  }
 }
 
 } // namespace gradc

@@ -127,12 +127,22 @@ struct MadeLayout {
   std::optional<c10::ScalarType> dtype;
 };
 
+// One of the nodes that a call makes, in eager's order: that of a primal that is made, a segment, or a node above a segment's
+// in the history of an output. See gradc.aot.order.live_order.
+struct MadeNode {
+  enum class Kind { primal, segment, output };
+
+  Kind kind = Kind::primal;
+  size_t number = 0;
+  size_t depth = 0;
+};
+
 struct RegionLayout {
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
   std::vector<MadeLayout> made;
-  std::vector<std::pair<bool, size_t>> live_order; // see gradc.aot.order.live_order
+  std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
   bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
   Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
@@ -147,12 +157,17 @@ struct SegmentNode : torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& tangents) override;
   void release_variables() override;
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept override;
   std::string name() const override {
     return "gradc::Segment";
   }
   void save(std::vector<torch::autograd::SavedVariable> saved, bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
+  // Whether gradients may come in for saved values alone, past the outputs.
+  bool is_entered_inside() const {
+    return num_inputs() > layout().num_tangents;
+  }
   // Between true and false, a walk over the live graph holds each node that this one leads to, once.
   void set_walked(bool is_walked) {
     is_walked_ = is_walked;
@@ -209,12 +224,31 @@ bool is_autocast_nested();
 // True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
 bool is_watched(const std::vector<c10::IValue>& primals);
 
-// Runs the forward, builds the segments' nodes and hangs the values on them. Returns the forward plan's values. `shapes` are
-// the bound shape values of this call (static regions have none); `start` is the sequence number of the first node it made.
-std::vector<c10::IValue> call_region(
+using Nodes = std::vector<c10::intrusive_ptr<torch::autograd::Node>>;
+
+// The forward plan's values, and the segments' nodes that they hang on.
+struct Called {
+  std::vector<c10::IValue> values;
+  Nodes segments;
+};
+
+// Runs the forward and builds the nodes. `shapes` are the bound shape values of this call (static regions have none).
+Called call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes,
+    const std::vector<int64_t>& shapes);
+
+// The nodes of the primals in the live order, null for the others. To be asked for before the forward runs: a view that it
+// writes into has another node when it is next asked.
+Nodes made_nodes(const RegionLayout& region, const std::vector<c10::IValue>& primals);
+
+// Has the engine take what a call made for made in eager's order, by dealing out the sequence numbers anew. `made` is what
+// `made_nodes` gave, `start` the sequence number of the first node that the call made.
+void put_in_order(
+    const RegionLayout& region,
+    const Nodes& made,
+    const Nodes& segments,
+    const torch::autograd::variable_list& outputs,
     uint64_t start);
 
 } // namespace gradc
