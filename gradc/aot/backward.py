@@ -146,14 +146,17 @@ def run_nodes(
 ) -> Grads:
     """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
 
-    Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was.
+    Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was. If there are tangents
+    beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
     """
     found: dict[tuple[Node, int], torch.Tensor | None] = {}
     targets: dict[Edge, None] = {}
     for exit_, is_needed in zip(segment.exits, needed, strict=True):
         if is_needed:
             targets[exit_.source.next_functions[exit_.position]] = None
-    starts = [(edge, tangent) for edge, tangent in zip(segment.entries, tangents, strict=False) if tangent is not None]
+    is_joined = len(tangents) > len(segment.entries)
+    entries = [*segment.entries, *(segment.targets if is_joined else ())]
+    starts = [(edge, tangent) for edge, tangent in zip(entries, tangents, strict=False) if tangent is not None]
     silent = _unreached_entries(tape, segment, tangents)
     if not targets or not (starts or silent):
         return [None] * len(segment.exits)
@@ -171,7 +174,7 @@ def run_nodes(
         inside = set(segment.nodes)
         for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
             stack.callback(node.register_prehook(_undefine).remove)
-        torch.autograd.grad(
+        sums = torch.autograd.grad(
             [gradient_edge(edge) for edge, _ in (*starts, *silent)],
             [gradient_edge(edge) for edge in targets],
             [tangent for _, tangent in (*starts, *silent)],
@@ -179,6 +182,9 @@ def run_nodes(
             create_graph=create_graph,
             allow_unused=True,
         )
+    if is_joined:
+        first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
+        return [first.get(position) for position in range(len(segment.exits))]
     return [
         found.get((exit_.source, exit_.position)) if is_needed else None
         for exit_, is_needed in zip(segment.exits, needed, strict=True)

@@ -27,6 +27,7 @@ from gradc.torch_private import is_made_under_no_grad, sequence_nr
 
 Resolve = Callable[[Any], Any]
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
+_LAZY = (torch.ops.aten._conj.default, torch.ops.aten._neg_view.default)
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 
@@ -164,8 +165,11 @@ class _Analysis:
     def is_last(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if inside the region nothing uses the view ``out``, nor its root but for it: it may as well be a live view.
 
-        The user can tell it from a tensor of its own by a hook, which a view loses when it is modified in place.
+        The user can tell it from a tensor of its own by a hook, which a view loses when it is modified in place. Not a lazy
+        conjugate or negative: the segment's tangents would have the lazy bit, which no Program is made for.
         """
+        if any(instruction.op in _LAZY for instruction, _ in steps):
+            return False
         chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
         if self.tape.is_derivative or not all(map(is_recorded, chain)):
             return False

@@ -41,12 +41,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
-    """``exits``: (primal, segment, entry), -1 where it does not apply. ``saved``: (is primal, position, owner or -1)."""
+    """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits, see Segment.
+    ``saved``: (is primal, position, owner or -1).
+    """
 
     entries: list[Entry]
     num_tangents: int
     exits: list[tuple[int, int, int]]
     shared: tuple[tuple[int, ...], ...]
+    targets: list[tuple[int, ...]]
     saved: list[tuple[bool, int, int]]
     has_hidden_saves: bool
 
@@ -131,7 +134,8 @@ def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: li
         edge = region.tape.saved[index].edge
         saved.append((kind == "primal", position, owner.get(edge, -1)))
     entries = [_entry(region, edge, shapes) for edge in segment.entries]
-    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, saved, segment.has_hidden_saves)
+    targets = list(segment.targets.values())
+    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)
 
 
 def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:

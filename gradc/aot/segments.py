@@ -76,6 +76,16 @@ class Segment:
                 of_primal.setdefault(exit_.primal, []).append(position)
         return tuple(tuple(positions) for positions in of_primal.values() if len(positions) > 1)
 
+    @functools.cached_property
+    def targets(self) -> dict[Edge, tuple[int, ...]]:
+        """Tape edge -> positions of the exits along it. Empty if the live nodes have other targets: a detour is in the way."""
+        found: dict[Edge, list[int]] = {}
+        for position, exit_ in enumerate(self.exits):
+            found.setdefault(exit_.source.next_functions[exit_.position], []).append(position)
+        ends = [{(self.exits[i].primal, self.exits[i].entry) for i in positions} for positions in found.values()]
+        is_direct = all(len(end) == 1 for end in ends) and len(set().union(*ends)) == len(ends)
+        return {edge: tuple(positions) for edge, positions in found.items()} if is_direct else {}
+
     @property
     def has_hidden_saves(self) -> bool:
         return any(saves.has_hidden for saves in self.saves.values())

@@ -1403,3 +1403,24 @@ def seed_5009_program_1_step(compile, b, c, d):
 
 def test_seed_5009_program_1():
     check(seed_5009_program_1_step, leaf(3), leaf(3, 3, dtype=torch.bfloat16), leaf(4, 3), allow_fallback=True)
+
+
+def seed_5003_program_984_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t1 = a.sin()
+        t2 = t1.tanh() ** 2 + t1
+        return {"p": t1, "q": t2 + t1}
+
+    for names in (("q",), ("p", "q")):
+        out = f(a)
+        first = torch.autograd.grad(loss_of(out, *names), a, create_graph=True)[0]
+        events += [first, *torch.autograd.grad(first.square().sum(), (a,), create_graph=True)]
+        events += torch.autograd.grad(events[-1].square().sum(), (a,))
+    return events
+
+
+def test_seed_5003_program_984():
+    check(seed_5003_program_984_step, leaf(40, 40))

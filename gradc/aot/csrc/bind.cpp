@@ -128,6 +128,7 @@ SegmentLayout make_segment(const py::handle& segment) {
     layout.exits.push_back({primal, target, entry});
   }
   layout.shared = segment.attr("shared").cast<std::vector<std::vector<size_t>>>();
+  layout.targets = segment.attr("targets").cast<std::vector<std::vector<size_t>>>();
   for (const py::handle saved : segment.attr("saved")) {
     const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
     layout.saved.push_back({is_primal, position, owner});

@@ -49,6 +49,18 @@ bool is_cut_off(const at::Tensor& tensor) {
   return meta && !meta->requires_grad_ && !meta->grad_fn_ && tensor.requires_grad() && tensor.is_leaf();
 }
 
+// The backward pass that runs in this thread. Torch gives out the addresses of two of its members only.
+torch::autograd::GraphTask& current_graph_task() {
+  using torch::autograd::GraphTask;
+  const auto* member = reinterpret_cast<const char*>(torch::autograd::get_current_graph_task_exec_info());
+  TORCH_INTERNAL_ASSERT(member != nullptr, "asked for outside of a backward pass");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  const char* task = member - offsetof(GraphTask, exec_info_);
+#pragma GCC diagnostic pop
+  return *const_cast<GraphTask*>(reinterpret_cast<const GraphTask*>(task));
+}
+
 bool is_exotic_mode() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() || torch::autograd::AnomalyMode::is_enabled() ||
       c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
@@ -361,10 +373,35 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
     release_all();
   }
-  if (auto grads = differentiate(saved, tangents, needed)) {
+  variable_list all = tangents;
+  if (at::GradMode::is_enabled()) {
+    take_sums(all, needed);
+  }
+  if (auto grads = differentiate(saved, all, needed)) {
     return *std::move(grads);
   }
-  return region_->derive->grads(number_, symbols_, saved, tangents, needed, is_repacked_);
+  return region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_);
+}
+
+// Appends to the tangents what each target has got so far, taken out of the engine's buffers. Under create_graph the engine
+// adds up with nodes of its own. In eager they stand between those of the formulas, and the next order goes through all of them
+// in that order: so the segment adds up itself, and sends the sum along the first exit to each target.
+void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& needed) const {
+  const auto is_elsewhere = [](const at::Tensor& tangent) { return tangent.defined() && !tangent.device().is_cpu(); };
+  if (layout().targets.empty() || std::any_of(tangents.begin(), tangents.end(), is_elsewhere)) {
+    return; // elsewhere, buffers come with streams and events
+  }
+  tangents.resize(layout().entries.size());
+  auto& task = current_graph_task();
+  const std::lock_guard lock(task.mutex_);
+  for (const auto& exits : layout().targets) {
+    const auto& edge = next_edge(exits.front());
+    const auto found = needed[exits.front()] ? task.not_ready_.find(edge.function.get()) : task.not_ready_.end();
+    tangents.push_back(found == task.not_ready_.end() ? at::Tensor() : std::move(found->second.buffer[edge.input_nr]));
+    if (found != task.not_ready_.end()) {
+      found->second.buffer[edge.input_nr] = at::Tensor();
+    }
+  }
 }
 
 std::optional<variable_list> SegmentNode::differentiate(

@@ -57,6 +57,7 @@ struct SegmentLayout {
   size_t num_tangents = 0;
   std::vector<ExitLayout> exits;
   std::vector<std::vector<size_t>> shared; // exits that lead to the same primal, where there are several
+  std::vector<std::vector<size_t>> targets; // exits that lead to the same edge; empty if detours are in the way
   std::vector<SavedLayout> saved;
   bool has_hidden_saves = false;
 };
@@ -188,6 +189,7 @@ struct SegmentNode : torch::autograd::Node {
  private:
   bool is_usual(const torch::autograd::variable_list& tangents) const;
   bool may_add_up() const;
+  void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
