@@ -41,7 +41,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
-    """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits, see Segment.
+    """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
     ``saved``: (is primal, position, owner or -1).
     """
 
