@@ -21,7 +21,7 @@ import torch
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
+from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import Recorder
 from gradc.state import Ambient, autocast_set_to
@@ -208,14 +208,15 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
 
 
 def _telling_views(program: Program) -> tuple[int, ...]:
-    """Outputs that are views and do not lie in memory as a fresh tensor of their size: a part of it, or with odd strides."""
+    """Outputs that are views and do not lie in memory as a fresh tensor: parts, lazy conjugates, or with odd strides."""
     is_whole: dict[int, bool] = {}
     for call in program.instructions:
         if is_view_op(call.op):
             base = call.reads[0]
             for out in (out for out in call.outs if out is not None):
                 size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
-                is_whole[out] = size == size_of_base and base not in program.inputs and is_whole.get(base, True)
+                is_part = size != size_of_base or call.op in LAZY_VIEWS
+                is_whole[out] = not is_part and base not in program.inputs and is_whole.get(base, True)
     return tuple(
         position
         for position, out in enumerate(program.outputs)

@@ -21,13 +21,12 @@ import torch
 from gradc.aot.order import make_detours, uses
 from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import is_view_op
+from gradc.ir.passes import LAZY_VIEWS, is_view_op
 from gradc.ir.program import Instruction, Ref, Sym, map_leaves
 from gradc.torch_private import is_made_under_no_grad, sequence_nr
 
 Resolve = Callable[[Any], Any]
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
-_LAZY = (torch.ops.aten._conj.default, torch.ops.aten._neg_view.default)
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 
@@ -168,7 +167,7 @@ class _Analysis:
         The user can tell it from a tensor of its own by a hook, which a view loses when it is modified in place. Not a lazy
         conjugate or negative: the segment's tangents would have the lazy bit, which no Program is made for.
         """
-        if any(instruction.op in _LAZY for instruction, _ in steps):
+        if any(instruction.op in LAZY_VIEWS for instruction, _ in steps):
             return False
         chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
         if self.tape.is_derivative or not all(map(is_recorded, chain)):

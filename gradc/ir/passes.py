@@ -20,6 +20,8 @@ from gradc.ir.recorder import PHANTOM
 
 _aten = torch.ops.aten
 
+LAZY_VIEWS = (_aten._conj.default, _aten._neg_view.default)
+
 
 def drop_dead(program: Program, *, is_backward: bool) -> Program:
     """Remove calls without effect: views, aliases, and in a backward whatever only fed gradients nobody asked for.

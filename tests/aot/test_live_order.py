@@ -72,3 +72,13 @@ def test_order_when_the_cache_holds_some_of_the_casts():
         return events
 
     check(step, *LEAVES)
+
+
+def test_a_lazily_conjugate_gradient_is_not_added_to_in_place():
+    """Second order of a quotient: eager's conjugates are views, so their sum is a tensor of its own."""
+
+    def step(compile, a, b, tangent):
+        first = torch.autograd.grad(compile(torch.div)(a, b), (a, b), tangent, create_graph=True)
+        return torch.autograd.grad(first, (a, b, tangent), [torch.ones_like(gradient) for gradient in first])
+
+    check(step, *[leaf(3, dtype=torch.complex64)] * 3)
