@@ -10,7 +10,7 @@ help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
-	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (an hour)"
+	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
