@@ -155,8 +155,8 @@ def run_nodes(
         if is_needed:
             targets[exit_.source.next_functions[exit_.position]] = None
     is_joined = len(tangents) > len(segment.entries)
-    entries = [*segment.entries, *(segment.targets if is_joined else ())]
-    starts = [(edge, tangent) for edge, tangent in zip(entries, tangents, strict=False) if tangent is not None]
+    inlets = segment.inlets(len(tangents))
+    starts = [(edge, tangent) for edge, tangent in zip(inlets, tangents, strict=False) if tangent is not None]
     silent = _unreached_entries(tape, segment, tangents)
     if not targets or not (starts or silent):
         return [None] * len(segment.exits)

@@ -213,7 +213,7 @@ class Backwards:
     def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
         metas = tuple(
             None if tangent is None else _tangent_meta(edge, tangent)
-            for edge, tangent in itertools.zip_longest(_inlets(segment, tangents), tangents)
+            for edge, tangent in itertools.zip_longest(segment.inlets(len(tangents)), tangents)
         )
         return BackwardKey(ambient(autocast_state()), metas, tuple(needed))
 
@@ -359,11 +359,6 @@ class Backwards:
         return static._derivative_tape(
             static.segments[segment.number], dataclasses.replace(key, tangents=tangents), flags
         )
-
-
-def _inlets(segment: Segment, tangents: Sequence[Any]) -> list[Any]:
-    """The tape edges that the tangents come in by: the entries, and the targets if what they have got so far comes, too."""
-    return [*segment.entries, *(segment.targets if len(tangents) > len(segment.entries) else ())]
 
 
 def _with_history(fake: torch.Tensor, requires_grad: bool, is_leaf: bool) -> torch.Tensor:

@@ -103,7 +103,7 @@ def _made_at(primal: Primal) -> int:
 def _detour(tape: Tape, position: int) -> tuple[Primal, int]:
     primal = tape.primals[position]
     assert primal.fake is not None
-    for write in tape.writes_into(primal.fake):  # the alias, a view, would get another node
+    if write := next(tape.writes_into(primal.fake), None):  # the alias, a view, would get another node
         raise UnsupportedError("input written into whose casts or views are made outside", primal.name, write.where)
     with torch.enable_grad(), tape.fake_mode:
         alias = torch.ops.aten.alias.default(primal.fake)

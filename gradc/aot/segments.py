@@ -86,6 +86,10 @@ class Segment:
         is_direct = all(len(end) == 1 for end in ends) and len(set().union(*ends)) == len(ends)
         return {edge: tuple(positions) for edge, positions in found.items()} if is_direct else {}
 
+    def inlets(self, num_tangents: int) -> tuple[Edge, ...]:
+        """The tape edges that so many tangents come in by: the entries, and beyond them what the targets have got so far."""
+        return (*self.entries, *self.targets) if num_tangents > len(self.entries) else self.entries
+
     @property
     def has_hidden_saves(self) -> bool:
         return any(saves.has_hidden for saves in self.saves.values())
