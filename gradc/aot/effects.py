@@ -20,14 +20,14 @@ import torch
 
 from gradc.aot.order import make_detours, uses
 from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
+from gradc.aot.views import Views, ViewStep, is_recorded, outdate
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import LAZY_VIEWS, is_view_op
+from gradc.ir.passes import LAZY_VIEWS
 from gradc.ir.program import Instruction, Ref, Sym, map_leaves
 from gradc.torch_private import is_made_under_no_grad, sequence_nr
 
 Resolve = Callable[[Any], Any]
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
-ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Analysis:
         self.values: list[tuple[torch.Tensor, Edge | None]] = []
         self.position_of: dict[int, int] = {}
         self.primal_of = {id(p.fake): i for i, p in enumerate(tape.primals) if p.fake is not None}
-        self.views = _Views(tape)
+        self.views = Views(tape)
         tensors = {id(out): out for out in tape.outputs if isinstance(out, torch.Tensor)}
         self.shared = _shared_storages(list(tensors.values()))
 
@@ -181,13 +181,15 @@ class _Analysis:
 
 def nodes_of_views(tape: Tape, outputs: Sequence[Output]) -> dict[int, list[Node]]:
     """Number of each output that is made of a value as a view -> the nodes of the views on the way, the output's first."""
-    views = _Views(tape)
+    views = Views(tape)
     found: dict[int, list[Node]] = {}
     for number, output in enumerate(outputs):
         if any(output is other for other in outputs[:number]):
             continue  # the same object again
         if isinstance(output, Derived) and isinstance(output.base, Value) and output.requires_grad:
             _, steps = views.path_to(tape.outputs[number])
+            if steps[-1][1] in tape.outdated:
+                continue  # its node is yet to be made
             found[number] = [edge_of(tape.recorder.tensor_of(slot))[0] for _, slot in reversed(steps)]
     return found
 
@@ -206,7 +208,7 @@ def hoist_views(tape: Tape) -> None:
         for made in steps:
             view = tape.recorder.tensor_of(made[1])
             if id(view) not in primal_of and is_recorded(view):
-                _refuse_written_before(tape, made[0], view)
+                _refuse_written_before(tape, made[1], view)
                 primal_of[id(view)] = len(tape.primals)
                 name = f"view of {tape.primals[position].name}"
                 tape.recorder.inputs.append(tape.recorder.new_argument(view, "view", name))
@@ -217,7 +219,7 @@ def hoist_views(tape: Tape) -> None:
 
 def _views_of_arguments(tape: Tape, primal_of: dict[int, int]) -> Iterator[tuple[int, list[ViewStep]]]:
     """The outputs that are differentiable views of arguments: the argument's position, and the view calls from it."""
-    views = _Views(tape)
+    views = Views(tape)
     for out in {id(out): out for out in tape.outputs if isinstance(out, torch.Tensor)}.values():
         if is_recorded(out) and id(out) not in primal_of:
             root, steps = views.path_to(out)
@@ -250,17 +252,19 @@ def _refuse_history_of_its_own(view: torch.Tensor, steps: list[ViewStep]) -> Non
         raise UnsupportedError("detached tensor modified in place with gradient recording")
 
 
-def _refuse_written_before(tape: Tape, maker: Instruction, view: torch.Tensor) -> None:
+def _refuse_written_before(tape: Tape, slot: int, view: torch.Tensor) -> None:
     """A view made before the write that it follows in eager is out of date: torch then makes another history for it."""
-    instructions = tape.recorder.instructions
-    for write in tape.writes_into(view):
-        if instructions.index(write) < instructions.index(maker):
-            raise UnsupportedError("view of an input that was written into before", where=write.where)
+    writes = {id(write): write for write in tape.writes_into(view)}
+    for instruction in tape.recorder.instructions:
+        if slot in instruction.outs:
+            return
+        if id(instruction) in writes:
+            raise UnsupportedError("view of an input that was written into before", where=instruction.where)
 
 
 def refuse_views_of_returned_views(tape: Tape) -> None:
     """A view of a returned view hangs below it in eager's graph; made again from the base, it would hang beside it."""
-    views = _Views(tape)
+    views = Views(tape)
     arguments = {id(primal.fake) for primal in tape.primals}
     returned = {id(out) for out in tape.outputs}
     for out in tape.outputs:
@@ -268,39 +272,6 @@ def refuse_views_of_returned_views(tape: Tape) -> None:
             continue
         if any(id(base) in returned for base in views.between(out)):
             raise UnsupportedError("view of a view, both returned")
-
-
-class _Views:
-    """Which tensors of a tape are views, and of what."""
-
-    def __init__(self, tape: Tape) -> None:
-        self.recorder = tape.recorder
-        made = ((out, instruction) for instruction in tape.recorder.instructions for out in instruction.outs)
-        self.maker = {out: instruction for out, instruction in made if out is not None and is_view_op(instruction.op)}
-
-    def path_to(self, out: torch.Tensor) -> tuple[torch.Tensor, list[ViewStep]]:
-        """The tensor that ``out`` is a view of, and the view calls that lead from it to ``out``."""
-        slot = self.recorder.slot_of(out)
-        if slot is None:
-            raise UnsupportedError("output that no recorded call made")
-        steps: list[ViewStep] = []
-        while slot in self.maker:
-            steps.append((self.maker[slot], slot))
-            slot = self.maker[slot].args[0].slot
-            between = self.recorder.tensor_of(slot)
-            if slot in self.maker and between.requires_grad and not is_recorded(between):
-                raise UnsupportedError("view of a view made under no_grad")
-        return (self.recorder.tensor_of(slot) if steps else out), steps[::-1]
-
-    def between(self, out: torch.Tensor) -> list[torch.Tensor]:
-        """The views that lie between ``out`` and what it is a view of."""
-        _, steps = self.path_to(out)
-        return [self.recorder.tensor_of(slot) for _, slot in steps[:-1]]
-
-
-def is_recorded(out: torch.Tensor) -> bool:
-    """True if the tape knows how ``out`` was made, so that a gradient with respect to it goes on."""
-    return out.grad_fn is not None
 
 
 def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:
@@ -317,6 +288,7 @@ def _replay(made: ViewStep, tape: Tape) -> Step:
     instruction, slot = made
     index = instruction.outs.index(slot)
     mode = not is_made_under_no_grad(tape.recorder.tensor_of(slot))
+    is_outdated = slot in tape.outdated
 
     @torch.set_grad_enabled(mode)
     def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:
@@ -324,6 +296,7 @@ def _replay(made: ViewStep, tape: Tape) -> Step:
             raise UnsupportedError("view op with a tensor argument", str(instruction.op))
         args = map_leaves(resolve, instruction.args[1:])
         result = instruction.op(tensor, *args, **map_leaves(resolve, instruction.kwargs))
-        return result[index] if instruction.returns_list else result
+        view = result[index] if instruction.returns_list else result
+        return outdate(view) if is_outdated else view
 
     return step

@@ -23,10 +23,11 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from gradc.aot.casts import Cast
+from gradc.aot.views import ViewRecorder, is_outdated
 from gradc.errors import UnsupportedError
 from gradc.executor import native
 from gradc.ir.program import Instruction, Sym
-from gradc.ir.recorder import Recorder, symbolic_number
+from gradc.ir.recorder import symbolic_number
 from gradc.ir.text import symbolic
 from gradc.state import autocast_set_to, autocast_state
 from gradc.torch_private import (
@@ -95,6 +96,7 @@ class Tape:
         saved: the tensors that nodes saved, in the order in which eager packs them.
         weights: position of an argument that autocast casts inside -> True if it is a weight, whose copy is cached.
         is_nested: whether an autocast context was open around the function, if it casts weights; else None.
+        outdated: slots of the outputs that are views whose nodes are made anew when they are next asked for.
         detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
         again: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
     """
@@ -102,12 +104,13 @@ class Tape:
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool = False) -> None:
         self.fake_mode, self.is_derivative = fake_mode, is_derivative
         self.lock = threading.RLock()
-        self.recorder = Recorder(name, lift=self._lift_constant, place=self._place)
+        self.recorder = ViewRecorder(name, lift=self._lift_constant, place=self._place)
         self.primals: list[Primal] = []
         self.outputs: list[Any] = []
         self.saved: list[Saved] = []
         self.weights: dict[int, bool] = {}
         self.is_nested: bool | None = None
+        self.outdated: set[int | None] = set()
         self.detours: dict[Edge, int] = {}
         self.again: Callable[[Callable[[Any], Any]], Tape] | None = None
         self.first_sequence_nr = 0
@@ -245,6 +248,8 @@ def record(
         before = [_metadata(fake) for fake in fakes]
         with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
             tape.outputs = list(function(tape, *fakes))
+            shown = [out for out in tape.outputs if is_fake(out)]
+            tape.outdated = {tape.recorder.slot_of(out) for out in shown if is_outdated(out)}
     _refuse_changed_primals(tape, fakes, before)
     _refuse_changed_saved(tape)
     _note_weights(tape)
@@ -273,9 +278,7 @@ def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Se
     return again
 
 
-def fake_primal(
-    value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any], Any] = lambda number: number
-) -> torch.Tensor:
+def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any], Any] = lambda number: number) -> torch.Tensor:
     """A fake tensor of ``mode`` like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
 
     Leafness is kept because autocast keeps its copies of leaves only; a base that needs a gradient because views of it made

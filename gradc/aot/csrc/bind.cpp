@@ -5,6 +5,7 @@
 #include "convert.h"
 #include "direct.h"
 #include "segment.h"
+#include "views.h"
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -216,6 +217,9 @@ void bind_segments(py::module_& module) {
       "node_in_copy_slices",
       torch::wrap_pybind_function(node_in_copy_slices),
       "(CopySlices) -> the node of the op that wrote into a view");
+  module.def("forget_view_function", torch::wrap_pybind_function(forget_view_function), "(view) -> None; see views.h");
+  module.def("is_view_outdated", torch::wrap_pybind_function(is_view_outdated), "(view) -> bool; see views.h");
+  module.def("outdate_view", torch::wrap_pybind_function(outdate_view), "(view) -> None; see views.h");
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init([](const py::object& layout) { return make_region(layout); }))

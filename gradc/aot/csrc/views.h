@@ -1,0 +1,17 @@
+// What torch knows of a tensor that is a view: how it was made, and at which version of its base.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace gradc {
+
+// From here on, when the view's base has been written into, its node is made again as that of a strided tensor's: as_strided.
+void forget_view_function(const at::Tensor& view);
+
+// Whether the view's node is made again when it is next asked for: its base has been written into.
+bool is_view_outdated(const at::Tensor& view);
+
+// Makes it so, without a write.
+void outdate_view(const at::Tensor& view);
+
+} // namespace gradc
