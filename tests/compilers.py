@@ -3,8 +3,9 @@
     COMPILERS: name -> Compiler          find: name -> Compiler
 
 A Compiler is what a step gets as its first argument, ``compile``: call it on a function or module, optionally with
-``dynamic=`` or ``fullgraph=``. "eager" returns the function itself, "dynamo" is Dynamo's capture run eagerly, "captured"
-is eager whose backward passes go through compiled autograd, "gradc_captured" is gradc with the same.
+``dynamic=`` or ``fullgraph=``. "eager" returns the function itself, "dynamo" is Dynamo's capture run eagerly,
+"dynamo_by_gradc" the same with the graph breaks that gradc makes, "captured" is eager whose backward passes go through compiled
+autograd, "gradc_captured" is gradc with the same.
 """
 
 from __future__ import annotations
@@ -91,18 +92,29 @@ def _gradc(backend: str | None) -> Callable[..., Any]:
     return wrap
 
 
-def _torch(backend: str) -> Callable[..., Any]:
+class _AsCaptured:
+    """A backend that runs Dynamo's graphs as they are; Dynamo's patches take it for gradc, by the name of its module."""
+
+    __name__, __module__ = "as_captured", "gradc.as_captured"
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Callable[..., Any]:
+        return graph.forward
+
+
+def _torch(backend: str | _AsCaptured) -> Callable[..., Any]:
     return lambda target, **options: torch.compile(target, backend=backend, **options)
 
 
 EAGER = Compiler("eager", lambda target, **options: target)
 DYNAMO = Compiler("dynamo", _torch("eager"))
+DYNAMO_BY_GRADC = Compiler("dynamo_by_gradc", _torch(_AsCaptured()))
 GRADC = Compiler("gradc", _gradc(None))
 COMPILERS: dict[str, Compiler] = {
     compiler.name: compiler
     for compiler in (
         EAGER,
         DYNAMO,
+        DYNAMO_BY_GRADC,
         Compiler("aot_eager", _torch("aot_eager")),
         Compiler("inductor", _torch("inductor"), is_bitwise=False),
         GRADC,

@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Any
 
-from tests.compilers import DYNAMO, EAGER, GRADC, Compiler
+from tests.compilers import DYNAMO, DYNAMO_BY_GRADC, EAGER, GRADC, Compiler
 from tests.fuzz.program import Program, smaller
 from tests.oracle import Report, compare
 
@@ -96,7 +96,7 @@ def _below(compiler: Compiler) -> tuple[Compiler, ...]:
     """What a compiler stands on, and what may be to blame for a difference."""
     if compiler.name in ("dynamo", "captured"):
         return ()
-    return (DYNAMO, GRADC) if compiler.is_captured else (DYNAMO,)
+    return (DYNAMO, DYNAMO_BY_GRADC, GRADC) if compiler.is_captured else (DYNAMO, DYNAMO_BY_GRADC)
 
 
 def _is_different(program: Program, compiler: Compiler) -> bool:
