@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Edge, Node, Tape, gradient_edge
+from gradc.aot.tape import Edge, Node, Tape, gradient_edge, lazy_view
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
@@ -276,7 +276,8 @@ def _unreached_entries(
 def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:
     """A fake tensor with the layout ``meta``. Called inside the tape's fake mode."""
     size, stride = ([tape.symbolic(value) for value in values] for values in (meta.shape, meta.stride))
-    return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
+    fake = torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
+    return lazy_view(fake, meta.is_conj, meta.is_neg).detach()
 
 
 def lift(recorder: Recorder, tensor: torch.Tensor) -> int:

@@ -390,8 +390,8 @@ def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
     """The layout of a tangent, with symbolic sizes where the tape's are symbolic."""
     if type(tangent) is not torch.Tensor and type(tangent) is not torch.nn.Parameter:
         raise UnsupportedError("gradient of a tensor subclass", type(tangent).__name__)
-    if tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor():
-        raise UnsupportedError("gradient with a lazy conjugate, negative or zero bit")
+    if tangent._is_zerotensor():
+        raise UnsupportedError("gradient that is a lazy zero")
     meta = dataclasses.replace(_meta(tangent), offset=0)
     node, number = edge
     shape = tuple(symbolic_number(size) for size in node._input_metadata[number].shape)
@@ -424,8 +424,9 @@ def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
         return False
     if (packed.dtype, packed.device) != (tensor.dtype, tensor.device):
         return False
-    layout = [sizes(number) for number in (*packed.shape, *packed.stride)]
-    return layout == [*tensor.shape, *tensor.stride()] and not tensor.is_conj()
+    if (packed.is_conj, packed.is_neg) != (tensor.is_conj(), tensor.is_neg()):
+        return False
+    return [sizes(number) for number in (*packed.shape, *packed.stride)] == [*tensor.shape, *tensor.stride()]
 
 
 def _meta(tensor: torch.Tensor) -> TensorMeta:

@@ -23,7 +23,7 @@ from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
 from gradc.aot.views import Views, ViewStep, is_recorded, outdate
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS
-from gradc.ir.program import Instruction, Ref, Sym, map_leaves
+from gradc.ir.program import Ref, Sym, map_leaves
 from gradc.torch_private import is_made_under_no_grad, sequence_nr
 
 Resolve = Callable[[Any], Any]

@@ -287,24 +287,30 @@ def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any]
     """
     if value.layout is not torch.strided:
         raise UnsupportedError("input that is not strided", str(value.layout))
-    if value.is_conj() or value.is_neg():
-        raise UnsupportedError("input with a lazy conjugate or negative bit")
     size, stride = ([_plain(number, sizes) for number in numbers] for numbers in (value.size(), value.stride()))
     offset = _plain(value.storage_offset(), sizes)
     is_leaf = value.is_leaf
     with mode, torch.enable_grad():
         if isinstance(offset, int) and offset == 0:
             fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+            fake = lazy_view(fake, value.is_conj(), value.is_neg()).detach()
         else:
             storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
             if is_view(value) and not is_leaf:
-                return storage.requires_grad_().as_strided(size, stride, offset)
-            fake = storage.as_strided(size, stride, offset)
+                view = storage.requires_grad_().as_strided(size, stride, offset)
+                return lazy_view(view, value.is_conj(), value.is_neg())
+            fake = lazy_view(storage.as_strided(size, stride, offset), value.is_conj(), value.is_neg())
             fake = fake if is_view(value) else fake.detach()
         if not value.requires_grad:
             return fake
         fake.requires_grad_()
         return fake if is_leaf else fake.view_as(fake)
+
+
+def lazy_view(tensor: torch.Tensor, is_conj: bool, is_neg: bool) -> torch.Tensor:
+    """The lazy conjugate of ``tensor``, or its lazy negative, or both; ``tensor`` itself for neither."""
+    tensor = tensor.conj() if is_conj else tensor
+    return torch._neg_view(tensor) if is_neg else tensor
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

@@ -37,19 +37,25 @@ class Sym:
 
 @dataclasses.dataclass(frozen=True)
 class TensorMeta:
-    """What is known of a slot's tensor when captured. Sizes and strides are ints, or Sym where symbolic."""
+    """What is known of a slot's tensor when captured. Sizes and strides are ints, or Sym where symbolic.
+
+    ``is_conj`` and ``is_neg`` tell of a lazy conjugate or negative: what is in memory is the conjugate, or the negative.
+    """
 
     dtype: torch.dtype
     shape: tuple[int | Sym, ...]
     stride: tuple[int | Sym, ...]
     offset: int | Sym
     device: torch.device
+    is_conj: bool = False
+    is_neg: bool = False
 
     def __str__(self) -> str:
         def dims(values: tuple[int | Sym, ...]) -> str:
             return "[" + ", ".join(str(v.expr) if isinstance(v, Sym) else str(v) for v in values) + "]"
 
-        return f"{SHORT_DTYPE.get(self.dtype, str(self.dtype))}{dims(self.shape)}{dims(self.stride)}{self.device}"
+        lazy = " conjugate" * self.is_conj + " negative" * self.is_neg
+        return f"{SHORT_DTYPE.get(self.dtype, str(self.dtype))}{dims(self.shape)}{dims(self.stride)}{self.device}{lazy}"
 
 
 @dataclasses.dataclass(frozen=True)

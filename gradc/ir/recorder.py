@@ -249,6 +249,8 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta | None:
         tuple(symbolic_number(size) for size in tensor.stride()),
         symbolic_number(tensor.storage_offset()),
         tensor.device,
+        tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 
