@@ -304,7 +304,17 @@ def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any]
         if not value.requires_grad:
             return fake
         fake.requires_grad_()
-        return fake if is_leaf else fake.view_as(fake)
+        if is_leaf:
+            return fake
+        return fake.view_as(fake) if is_view(value) else _Made.apply(fake)
+
+
+class _Made(torch.autograd.Function):
+    """Makes a tensor that is neither a leaf nor a view, with the layout of its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.detach()
 
 
 def lazy_view(tensor: torch.Tensor, is_conj: bool, is_neg: bool) -> torch.Tensor:

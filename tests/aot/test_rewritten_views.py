@@ -56,7 +56,8 @@ def test_view_of_an_intermediate(view, write, use):
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("write", ["to a detached handle", "without recording"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_view_of_an_input(view, write, use):
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_view_of_an_input(is_leaf, view, write, use):
     def step(compile, x):
         @compile
         def f(x):
@@ -64,7 +65,7 @@ def test_view_of_an_input(view, write, use):
             WRITES[write](x, made)
             return USES[use](made, x)
 
-        return gradients(f(x), x)
+        return gradients(f(x if is_leaf else x * 1), x)
 
     report = check(step, leaf(4, 3), allow_fallback=True)
     assert set(report.fallbacks) <= {"input written into whose casts or views are made outside"}
