@@ -17,8 +17,9 @@ from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.exc import InternalTorchDynamoError, TorchRuntimeError, unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, NNModuleSource
+from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, FloatTensorSource, NNModuleSource
 from torch._dynamo.types import FrameAction, FrameExecStrategy
+from torch._dynamo.variables import builder
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -371,6 +372,38 @@ def unpack_whole_tensors(is_ours: Callable[[Any], bool]) -> None:
     TensorVariable.unpack_var_sequence = unpack  # type: ignore[method-assign]
 
 
+def break_graph_where_values_are_read(is_ours: Callable[[Any], bool]) -> None:
+    """Make Dynamo end its graph at an op that reads the value of an argument, in what ``is_ours`` (a backend) compiles.
+
+    It does so by itself, but for a number that the graph takes as a tensor of no dimensions: of that it has a symbol, and would
+    go on with ``torch.narrow(x, 0, start, 2)``. Fake tensors alone know no values, so that graph would run eagerly as a whole.
+    The tensors that Dynamo makes of Python's floats keep their symbols. And ``istft`` it runs in a form that reads no value,
+    where eager's asks whether the window is zero anywhere. Under ``fullgraph=True`` they stay in it, and that is refused.
+    """
+    original = builder.wrap_to_fake_tensor_and_record
+
+    @functools.wraps(original)
+    def wrap(e: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        fake = original(e, tx, *args, **kwargs)
+        is_float = isinstance(kwargs.get("source"), FloatTensorSource)
+        if is_fake(fake) and not is_float and not tx.one_graph and is_ours(tx.output.compiler_fn):
+            fake.item_memo = None
+        return fake
+
+    def istft(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+        if is_ours(tx.output.compiler_fn) and not tx.one_graph:
+            unimplemented(
+                gb_type="gradc: op that reads values",
+                context="istft",
+                explanation="gradc runs istft as eager does: it looks at the window's values.",
+                hints=[],
+            )
+
+    builder.wrap_to_fake_tensor_and_record = wrap
+    TorchInGraphFunctionVariable._get_handlers()[torch.istft] = istft
+    TensorVariable.method_istft = istft  # type: ignore[attr-defined]
+
+
 def keep_views_in_graphs(is_ours: Callable[[Any], bool]) -> None:
     """Record ``x.mT`` and the like as calls, in the graphs that ``is_ours`` (a backend) compiles.
 
@@ -491,6 +524,7 @@ __all__ = [
     "autocast_nested",
     "autocast_nesting",
     "break_graph_where_eager_is_needed",
+    "break_graph_where_values_are_read",
     "call_natively",
     "close_autocast",
     "compilations",

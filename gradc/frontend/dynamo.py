@@ -35,6 +35,7 @@ from gradc.torch_private import (
     FAKE_TENSOR_ERRORS,
     FakeTensorMode,
     break_graph_where_eager_is_needed,
+    break_graph_where_values_are_read,
     call_natively,
     guard_module_hooks,
     guard_weight,
@@ -264,6 +265,7 @@ def is_ours(compiler: Any) -> bool:
 
 
 break_graph_where_eager_is_needed(is_ours)
+break_graph_where_values_are_read(is_ours)
 keep_ops_whole(is_ours)
 keep_views_in_graphs(is_ours)
 run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed"))

@@ -1,11 +1,14 @@
 """What Dynamo hands over: ops it would take apart stay whole."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import gradc
+from tests.oracle import check, leaf
 
 
 def test_addcdiv_is_not_taken_apart():
@@ -140,3 +143,47 @@ def test_a_mistake_is_reported_as_in_eager_and_the_next_call_is_compiled() -> No
     graphs = gradc.counters["stats"]["unique_graphs"]
     assert torch.equal(run(good, good), (good @ good).tanh())
     assert gradc.counters["stats"]["unique_graphs"] == graphs + 1
+
+
+def narrowed(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    return torch.narrow(x.sin(), 0, start, 2).cos()
+
+
+def split(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return x.sin().tensor_split(at)[1].cos()
+
+
+def selected(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return x.sin()[at].cos()
+
+
+def transformed(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    window = torch.hann_window(8)
+    spectrum = torch.stft(x.sin().expand(16, -1).reshape(-1), 8, window=window, return_complex=True)
+    return torch.istft(spectrum, 8, window=window).cos() + spectrum.istft(8, window=window)
+
+
+@pytest.mark.parametrize("function, num_graphs", [(narrowed, 2), (split, 3), (selected, 2), (transformed, 3)])
+def test_the_graph_ends_where_a_value_is_read(function: Any, num_graphs: int) -> None:
+    def step(compile: Any, x: torch.Tensor) -> None:
+        run = compile(function)
+        for at in (2, 3):
+            run(x, torch.tensor(at)).sum().backward()
+
+    assert check(step, leaf(6)).num_graphs == num_graphs
+
+
+def test_a_value_that_is_read_under_fullgraph() -> None:
+    x, at = torch.randn(6, requires_grad=True), torch.tensor(1)
+    for function in (narrowed, transformed):
+        with pytest.raises(BackendCompilerFailed, match="fullgraph=True, but a part would run eagerly: data-dependent"):
+            gradc.compile(function, fullgraph=True)(x, at)
+
+
+def test_numbers_that_change_end_no_graph() -> None:
+    def step(compile: Any, x: torch.Tensor, scale: torch.Tensor) -> None:
+        run = compile(lambda x, number, scale: (x * number + scale).sin())
+        for number in (0.5, 0.25, 2.5):
+            run(x, number, scale).sum().backward()
+
+    assert check(step, leaf(4), lambda: torch.tensor(3), allow_fallback=True).num_graphs == 2
