@@ -13,13 +13,13 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Edge, Node, Tape, gradient_edge, lazy_view
+from gradc.aot.tape import Edge, Node, Tape, gradient_edge, is_python, lazy_view
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
@@ -104,8 +104,11 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         for position, tangent in enumerate(tangents):
             if tangent is not None:
                 recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
-        placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved}
+        placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved if index not in segment.kept}
         num_tangents = len(recorder.inputs)
+        for index in sorted(segment.kept):
+            used.append(segment.saved.index(index))
+            recorder.add_input(tape.saved[index].fake, saved_name(tape, index), "kept")
 
         def unpack(index: int) -> torch.Tensor:
             placeholder = placeholders.get(index)
@@ -116,7 +119,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
                 recorder.add_input(placeholder, saved_name(tape, index), "saved")
             return placeholder
 
-        with recorder, tape.unpacking(unpack):
+        with tape.watching(segment.nodes), recorder, tape.unpacking(unpack):
             grads = run_nodes(tape, segment, tangents, key.needed)
         for symbol in tape.recorder.symbols:
             slot = recorder.add_input(0, str(symbol), "size")
@@ -174,6 +177,8 @@ def run_nodes(
         inside = set(segment.nodes)
         for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
             stack.callback(node.register_prehook(_undefine).remove)
+        for node in segment.python_behind if tape.has_custom_ops else ():
+            stack.enter_context(_silenced(node))
         sums = torch.autograd.grad(
             [gradient_edge(edge) for edge, _ in (*starts, *silent)],
             [gradient_edge(edge) for edge in targets],
@@ -203,7 +208,7 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
         if any(target in wanted for target, _ in node.next_functions):
             wanted.add(node)
     run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
-    positions = {segment.saved.index(index) for saves in run for index in saves.indices}
+    positions = {segment.saved.index(index) for saves in run for index in saves.indices if index not in segment.kept}
     return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
 
 
@@ -244,6 +249,16 @@ def _undefine(grad_outputs: Any) -> tuple[None, ...]:
     return (None,) * len(grad_outputs)
 
 
+@contextlib.contextmanager
+def _silenced(node: Node) -> Iterator[None]:
+    """The node of a custom op sends nothing on. Visited for nothing, it would turn undefined gradients into zeros."""
+    node.apply = lambda *_: (None,) * len(node.needs_input_grad)
+    try:
+        yield
+    finally:
+        del node.apply
+
+
 def _is_leaf(node: Node) -> bool:
     return type(node).__name__ == "AccumulateGrad"
 
@@ -255,7 +270,7 @@ def _unreached_entries(
 
     Matters only for a Python autograd.Function, which may turn an undefined gradient into zeros.
     """
-    if not any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in segment.nodes):
+    if not any(map(is_python, segment.nodes)):
         return []
     inside = set(segment.nodes)
     reached: set[Node] = set()

@@ -28,7 +28,7 @@ from gradc.aot.backward import (
     trace_backward,
 )
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Tape, record
+from gradc.aot.tape import Tape, is_python, record
 from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.executor.native import is_plan
 from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
@@ -170,8 +170,7 @@ class Backwards:
     def has_code_of_others(self) -> bool:
         """True if a node is no formula of torch's own: it may keep tensors of the tape where nothing else can be given out."""
         nodes = (node for segment in self.segments for node in segment.nodes)
-        python = torch.autograd.function.BackwardCFunction
-        return any(isinstance(node, python) or type(node).__name__ == "CppFunction" for node in nodes)
+        return any(is_python(node) or type(node).__name__ == "CppFunction" for node in nodes)
 
     def compile_nominal(self) -> None:
         """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.
@@ -254,7 +253,8 @@ class Backwards:
         static = self._static(sizes)
         same = static.segments[segment.number]
         by_index = dict(zip(same.saved, saved, strict=True))
-        with static.tape.lock, static.tape.unpacking(lambda index: by_index.get(index, static.tape.saved[index].fake)):
+        unpack = lambda index: by_index.get(index, static.tape.saved[index].fake)
+        with static.tape.lock, static.tape.unpacking(unpack), static.tape.giving_out(same.nodes, unpack):
             return run_nodes(static.tape, same, tangents, needed)
 
     def _static(self, sizes: Sizes) -> Backwards:
@@ -331,11 +331,13 @@ class Backwards:
         names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
         edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
 
-        def backward(_: Tape, *primals: Any) -> list[Any]:
+        def backward(derivative: Tape, *primals: Any) -> list[Any]:
             given = iter(primals[: len(fakes)])
             by_index = dict(zip(segment.saved, primals[len(fakes) :], strict=False))
             tangents = [None if meta is None else next(given) for meta in key.tangents]
-            with tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
+            for index in segment.kept:
+                derivative.recorder.identify(tape.saved[index].fake, by_index[index])
+            with tape.watching(segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
                 return run_nodes(tape, segment, tangents, key.needed, create_graph=True)
 
         with tape.lock:
@@ -347,6 +349,7 @@ class Backwards:
                 f"{tape.recorder.name}_d",
                 edges=edges,
             )
+        derivative.has_custom_ops |= tape.has_custom_ops
         if tape.symints:
             derivative.again = lambda sizes: self._derivative_again(segment, key, flags, sizes)
         return derivative

@@ -32,7 +32,7 @@ class _RealTape(Tape):
 
     def __init__(self, parent: Tape) -> None:
         super().__init__(contextlib.nullcontext(), parent.recorder.name, is_derivative=True)  # type: ignore[arg-type]
-        self.lock = parent.lock
+        self.lock, self.has_custom_ops = parent.lock, parent.has_custom_ops
         self._unpacked = lambda index: _NOTHING
         self.first_sequence_nr = next_sequence_nr()
 
@@ -63,7 +63,8 @@ def differentiate(
             primals.append(live)
             tape.primals.append(Primal("saved", None, edge))
     by_index = dict(zip(segment.saved, saved, strict=True))
-    with parent.lock, parent.unpacking(lambda index: by_index.get(index, _NOTHING)):
+    unpack = lambda index: by_index.get(index, _NOTHING)
+    with parent.lock, parent.unpacking(unpack), parent.giving_out(segment.nodes, unpack):
         with saved_tensors_hooks_enabled(), torch.autograd.graph.saved_tensors_hooks(tape._pack, tape._unpack):
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
     return _LiveRegion(tape, grads, autocast).attach(primals)

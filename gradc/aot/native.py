@@ -42,7 +42,7 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
-    ``saved``: (is primal, position, owner or -1).
+    ``saved``: (is primal, position, owner or -1, is kept).
     """
 
     entries: list[Entry]
@@ -50,7 +50,7 @@ class NativeSegment:
     exits: list[tuple[int, int, int]]
     shared: tuple[tuple[int, ...], ...]
     targets: list[tuple[int, ...]]
-    saved: list[tuple[bool, int, int]]
+    saved: list[tuple[bool, int, int, bool]]
     has_hidden_saves: bool
 
 
@@ -132,7 +132,7 @@ def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: li
     for index in segment.saved:
         kind, position = region.returned.of_saved[index]
         edge = region.tape.saved[index].edge
-        saved.append((kind == "primal", position, owner.get(edge, -1)))
+        saved.append((kind == "primal", position, owner.get(edge, -1), index in segment.kept))
     entries = [_entry(region, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)

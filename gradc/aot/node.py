@@ -34,7 +34,8 @@ class SegmentFunction(torch.autograd.Function):
     def forward(ctx: Any, call: Call, segment: Segment, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         outputs = tuple(call.entry_value(segment, number) for number in range(len(segment.entries)))
-        ctx.save_for_backward(*(call.saved_value(index) for index in segment.saved))
+        ctx.kept = {index: call.saved_value(index) for index in segment.kept}
+        ctx.save_for_backward(*(call.saved_value(index) for index in segment.saved if index not in ctx.kept))
         ctx.is_repacked = are_saved_tensors_hooked()
         ctx.backwards, ctx.segment, ctx.sizes, ctx.is_spent = call.region.backwards, segment, call.sizes, False
         return outputs
@@ -45,7 +46,8 @@ class SegmentFunction(torch.autograd.Function):
         segment = ctx.segment
         if ctx.is_spent and segment.has_hidden_saves:
             raise RuntimeError(_BACKWARD_TWICE)
-        saved = ctx.saved_tensors
+        unpacked = iter(ctx.saved_tensors if len(ctx.kept) < len(segment.saved) else ())  # raises once they are freed
+        saved = [ctx.kept[index] if index in ctx.kept else next(unpacked) for index in segment.saved]
         ctx.is_spent = ctx.is_spent or not is_graph_kept()
         needed = [node is not None and will_engine_execute(node) for node, _ in ctx.next_functions]
         return None, None, *ctx.backwards.grads(segment, ctx.sizes, saved, tangents, needed, ctx.is_repacked)

@@ -15,7 +15,7 @@ import functools
 import heapq
 from collections.abc import Iterable, Iterator
 
-from gradc.aot.tape import Edge, Node, Tape
+from gradc.aot.tape import Edge, Node, Tape, is_python
 from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
 
@@ -53,6 +53,7 @@ class Segment:
             from ``num_tangents`` on, those of saved values, which only a backward of the backward uses.
         exits: the tape edges that leave, in eager's order.
         saves: what each node saved.
+        kept: numbers of those saved tensors that the user's code keeps by itself: hidden from hooks, unchecked, not freed.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Segment:
     num_tangents: int
     exits: tuple[Exit, ...]
     saves: dict[Node, Saves]
+    kept: frozenset[int]
 
     @functools.cached_property
     def saved(self) -> tuple[int, ...]:
@@ -89,6 +91,18 @@ class Segment:
     def inlets(self, num_tangents: int) -> tuple[Edge, ...]:
         """The tape edges that so many tangents come in by: the entries, and beyond them what the targets have got so far."""
         return (*self.entries, *self.targets) if num_tangents > len(self.entries) else self.entries
+
+    @functools.cached_property
+    def python_behind(self) -> tuple[Node, ...]:
+        """The nodes of custom ops behind the exits."""
+        seen: set[Node] = {None, *self.nodes}
+        stack = [exit_.source.next_functions[exit_.position][0] for exit_ in self.exits]
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [target for target, _ in node.next_functions]
+        return tuple(node for node in seen.difference(self.nodes) if is_python(node))
 
     @property
     def has_hidden_saves(self) -> bool:
@@ -141,7 +155,13 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
             enter(value)
     return tuple(
         Segment(
-            number, run, tuple(entries[number]), num_tangents[number], tuple(exits[number]), {node: saves[node] for node in run}
+            number,
+            run,
+            tuple(entries[number]),
+            num_tangents[number],
+            tuple(exits[number]),
+            {node: saves[node] for node in run},
+            frozenset(index for node in run for index in saves[node].indices if tape.saved[index].is_kept),
         )
         for number, run in enumerate(runs)
     )

@@ -14,13 +14,14 @@ import bisect
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import sympy
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gradc.aot.casts import Cast
 from gradc.aot.views import ViewRecorder, is_outdated
@@ -54,13 +55,14 @@ class Saved:
     """One tensor that one tape node saved, as eager would have.
 
     ``slot`` is its slot in the forward Program, ``edge`` the tape edge of its value (None if it needs no gradient), and
-    ``fake`` the fake tensor itself.
+    ``fake`` the fake tensor itself. One that ``is_kept`` was not saved: the code of a custom op put it on ``ctx`` by itself.
     """
 
     slot: int
     edge: Edge | None
     fake: torch.Tensor
     version: int
+    is_kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +95,12 @@ class Tape:
         recorder: what the forward called.
         primals: the inputs, casts of weights last.
         outputs: what the function returned, flattened: fake tensors and plain values.
-        saved: the tensors that nodes saved, in the order in which eager packs them.
+        saved: the tensors that nodes saved, in the order in which eager packs them; then what is kept on their ``ctx``.
         weights: position of an argument that autocast casts inside -> True if it is a weight, whose copy is cached.
         is_nested: whether an autocast context was open around the function, if it casts weights; else None.
         outdated: slots of the outputs that are views whose nodes are made anew when they are next asked for.
         detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
+        has_custom_ops: whether the nodes of some may lie on it, or on the tapes behind it.
         again: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
     """
 
@@ -112,6 +115,7 @@ class Tape:
         self.is_nested: bool | None = None
         self.outdated: set[int | None] = set()
         self.detours: dict[Edge, int] = {}
+        self.has_custom_ops = False
         self.again: Callable[[Callable[[Any], Any]], Tape] | None = None
         self.first_sequence_nr = 0
         self.where = ""
@@ -120,6 +124,7 @@ class Tape:
         self._may_cast = False
         self._unpacked: Callable[[int], torch.Tensor] = lambda index: self.saved[index].fake
         self._constants: list[torch.Tensor] = []
+        self._kept: dict[int, tuple[torch.Tensor, int | None]] = {}
 
     # ---- recording
 
@@ -191,7 +196,10 @@ class Tape:
             self._unpacked = before
 
     def saved_by(self, node: Node) -> tuple[list[int], bool]:
-        """Which saved tensors ``node`` owns, and whether it holds others, which no hook sees (a number's wrapper)."""
+        """Which saved tensors ``node`` owns, those kept on it too, and whether it holds others, which no hook sees.
+
+        Such others are the wrappers of numbers.
+        """
         found: list[int] = []
         num_others = 0
         is_wrapper = type(node).__name__ == "CopySlices"
@@ -206,7 +214,69 @@ class Tape:
                 values = getattr(owner, name)
                 values = values if isinstance(values, (tuple, list)) else (values,)
                 num_others += sum(isinstance(value, torch.Tensor) for value in values)
-        return found, num_others > len(found) or is_wrapper  # once run, it has let go of the op
+        has_others = num_others > len(found) or is_wrapper  # once run, it has let go of the op
+        return found + self._kept_by(node), has_others
+
+    def _kept_by(self, node: Node) -> list[int]:
+        numbers = (self._number_of_kept(leaf) for leaf in _leaves_of_state(node) if is_fake(leaf))
+        return sorted({number for number in numbers if number is not None})
+
+    def _number_of_kept(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor that a custom op keeps on ``ctx``; None if a call of the region could not give out the same.
+
+        See Note [The tape].
+        """
+        if id(tensor) not in self._kept:
+            slot = self.recorder.slot_of(tensor)
+            is_lazy = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
+            if slot is None or is_lazy or tensor.requires_grad or any(out is tensor for out in self.outputs):
+                self._kept[id(tensor)] = tensor, None
+            else:
+                self._kept[id(tensor)] = tensor, len(self.saved)
+                self.saved.append(Saved(slot, None, tensor, tensor._version, is_kept=True))
+        return self._kept[id(tensor)][1]
+
+    @contextmanager
+    def watching(self, nodes: Iterable[Node]) -> Iterator[None]:
+        """Refuse code of a custom op that changes, while inside, what its ``ctx`` holds: only this run would.
+
+        Raises:
+            UnsupportedError: at the end, when the ``ctx`` is as it was before.
+        """
+        owners = [(node, dict(node.__dict__), _leaves_of_state(node)) for node in nodes if is_python(node)]
+        versions = [(saved.fake, saved.fake._version) for saved in self.saved if saved.is_kept]
+        changed = []
+        try:
+            yield
+        finally:
+            for node, state, leaves in owners:
+                now = _leaves_of_state(node)
+                if len(now) != len(leaves) or any(new is not old for new, old in zip(now, leaves, strict=True)):
+                    changed.append(node)
+                    node.__dict__.clear()
+                    node.__dict__.update(state)
+        for node in changed:
+            raise UnsupportedError("backward that changes its ctx", node.name(), self.line_of(node))
+        if any(fake._version != version for fake, version in versions):
+            raise UnsupportedError("backward that writes into what ctx holds")
+
+    @contextmanager
+    def giving_out(self, nodes: Iterable[Node], kept: Callable[[int], Any]) -> Iterator[None]:
+        """While inside, the code of a custom op that reads its kept tensor number i gets ``kept(i)``."""
+        before = [(node, dict(node.__dict__)) for node in nodes if is_python(node)]
+
+        def read(leaf: Any) -> Any:
+            number = self._number_of_kept(leaf) if is_fake(leaf) else None
+            return leaf if number is None else kept(number)
+
+        for node, state in before:
+            node.__dict__.update({name: tree_map(read, value) for name, value in state.items()})
+        try:
+            yield
+        finally:
+            for node, state in before:
+                node.__dict__.clear()
+                node.__dict__.update(state)
 
     def _op_in(self, node: Node) -> Node:
         extension = native.extension()
@@ -250,6 +320,7 @@ def record(
             tape.outputs = list(function(tape, *fakes))
             shown = [out for out in tape.outputs if is_fake(out)]
             tape.outdated = {tape.recorder.slot_of(out) for out in shown if is_outdated(out)}
+    tape.has_custom_ops = any(call.op.namespace not in ("aten", "prim", "prims") for call in tape.recorder.instructions)
     _refuse_changed_primals(tape, fakes, before)
     _refuse_changed_saved(tape)
     _note_weights(tape)
@@ -314,7 +385,12 @@ class _Made(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return leaf.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> None:
+        return None
 
 
 def lazy_view(tensor: torch.Tensor, is_conj: bool, is_neg: bool) -> torch.Tensor:
@@ -429,6 +505,16 @@ def _cast_by_autocast(tape: Tape, instruction: Any) -> int | None:
     position = tape.recorder.inputs.index(slot)
     fake = tape.primals[position].fake
     return position if fake is not None and fake.requires_grad and fake.dtype == torch.float32 else None
+
+
+def is_python(node: Node) -> bool:
+    """True for the node of an autograd.Function in Python, which on a tape is that of a custom op."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def _leaves_of_state(node: Node) -> list[Any]:
+    """What the user's code put on the ``ctx`` of a node, in tuples, lists and dictionaries too."""
+    return tree_leaves(node.__dict__) if is_python(node) else []
 
 
 _SAVED_ATTRIBUTES: dict[type, tuple[str, ...]] = {}

@@ -106,6 +106,12 @@ class Recorder(TorchDispatchMode):
         self._known[id(tensor)] = (slot, tensor)
         return slot
 
+    def identify(self, tensor: torch.Tensor, known: torch.Tensor) -> None:
+        """From here on ``tensor`` is what a known one is."""
+        slot = self.slot_of(known)
+        assert slot is not None, "known tensors have slots"
+        self._known[id(tensor)] = (slot, tensor)
+
     def forget_tensors(self) -> None:
         """Let go of the tensors; what was recorded stays."""
         self._known.clear()

@@ -112,27 +112,3 @@ def test_a_backward_that_asks_for_values(values):
 
     report = check(step, leaf(4), allow_fallback=True)
     assert report.fallbacks
-
-
-@torch.library.custom_op("gradc_tests::squared", mutates_args=())
-def squared(x: torch.Tensor) -> torch.Tensor:
-    return x * x
-
-
-@squared.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
-squared.register_autograd(
-    lambda ctx, grad: grad * 2 * ctx.kept,
-    setup_context=lambda ctx, inputs, output: setattr(ctx, "kept", inputs[0] if inputs[0].is_leaf else inputs[0].detach()),
-)
-
-
-def test_code_of_others_that_keeps_tensors_of_its_own():
-    def step(compile, x):
-        compile(lambda x: torch.ops.gradc_tests.squared(x.sin()).exp())(x).sum().backward()
-
-    report = check(step, leaf(4), allow_fallback=True)
-    assert list(report.fallbacks) == ["forward value kept outside saved tensors"]

@@ -131,8 +131,8 @@ SegmentLayout make_segment(const py::handle& segment) {
   layout.shared = segment.attr("shared").cast<std::vector<std::vector<size_t>>>();
   layout.targets = segment.attr("targets").cast<std::vector<std::vector<size_t>>>();
   for (const py::handle saved : segment.attr("saved")) {
-    const auto [is_primal, position, owner] = saved.cast<std::tuple<bool, int64_t, int64_t>>();
-    layout.saved.push_back({is_primal, position, owner});
+    const auto [is_primal, position, owner, is_kept] = saved.cast<std::tuple<bool, int64_t, int64_t, bool>>();
+    layout.saved.push_back({is_primal, position, owner, is_kept});
   }
   layout.num_tangents = segment.attr("num_tangents").cast<size_t>();
   layout.has_hidden_saves = segment.attr("has_hidden_saves").cast<bool>();

@@ -157,12 +157,18 @@ void set_edges_of_values(const c10::intrusive_ptr<SegmentNode>& node, const std:
 
 void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
   std::vector<SavedVariable> saved;
-  saved.reserve(node.layout().saved.size());
+  variable_list kept(node.layout().saved.size());
+  saved.reserve(kept.size());
   for (const auto& source : node.layout().saved) {
     const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
-    saved.emplace_back(tensor, !source.is_primal && source.owner == static_cast<int64_t>(number));
+    if (source.is_kept) {
+      kept[saved.size()] = tensor;
+      saved.emplace_back();
+    } else {
+      saved.emplace_back(tensor, !source.is_primal && source.owner == static_cast<int64_t>(number));
+    }
   }
-  node.save(std::move(saved), at::SavedTensorDefaultHooks::get_hooks().has_value());
+  node.save(std::move(saved), std::move(kept), at::SavedTensorDefaultHooks::get_hooks().has_value());
 }
 
 } // namespace
@@ -189,8 +195,9 @@ void BackwardCache::keep(Key key, std::shared_ptr<const CompiledBackward> backwa
   known_.emplace(std::move(key), std::move(backward));
 }
 
-void SegmentNode::save(std::vector<SavedVariable> saved, bool is_repacked) {
+void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, bool is_repacked) {
   saved_ = std::move(saved);
+  kept_ = std::move(kept);
   is_released_.assign(saved_.size(), false);
   is_repacked_ = is_repacked;
 }
@@ -263,11 +270,15 @@ void SegmentNode::release(const CompiledBackward& backward) {
   is_hidden_released_ = is_hidden_released_ || backward.frees_hidden;
 }
 
+at::Tensor SegmentNode::unpack(size_t position) {
+  return kept_[position].defined() ? kept_[position] : saved_[position].unpack(getptr());
+}
+
 void SegmentNode::release_all() {
-  for (auto& variable : saved_) {
-    variable = SavedVariable();
+  for (size_t position = 0; position < saved_.size(); ++position) {
+    saved_[position] = SavedVariable();
+    is_released_[position] = !kept_[position].defined();
   }
-  is_released_.assign(saved_.size(), true);
   is_hidden_released_ = layout().has_hidden_saves;
 }
 
@@ -333,10 +344,10 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     }
   }
   for (const auto position : backward.saved) {
-    inputs.emplace_back(saved_[position].unpack(getptr()));
+    inputs.emplace_back(unpack(position));
   }
   for (const auto position : backward.unread) {
-    saved_[position].unpack(getptr());
+    unpack(position);
   }
   for (const auto symbol : symbols_) {
     inputs.emplace_back(symbol);
@@ -364,8 +375,8 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
   variable_list saved;
   saved.reserve(saved_.size());
-  for (const auto& variable : saved_) {
-    saved.push_back(variable.unpack(getptr()));
+  for (size_t position = 0; position < saved_.size(); ++position) {
+    saved.push_back(unpack(position));
     if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
       owner->show_entries(owner->layout().entries.size());
     }

@@ -8,7 +8,8 @@
 //             +------------------------------------+         +------------------------------------------+
 //
 // Ownership.  A node owns its saved tensors until a backward without retain_graph runs it. They are SavedVariables, so
-//             version checks, ambient saved-tensors hooks and what unpacks under create_graph are torch's own. A node
+//             version checks, ambient saved-tensors hooks and what unpacks under create_graph are torch's own; but for what
+//             the user's code keeps by itself, which are plain tensors that live as long as the node. A node
 //             holds its region's layout, never the region's Python object but through the layout's `derive`.
 // The GIL.    Building nodes holds it (pack hooks are Python). A backward whose key is known never takes it; a miss, and
 //             whatever only Python can do, does.
@@ -43,11 +44,13 @@ struct ExitLayout {
   int64_t entry = -1;
 };
 
-// One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1.
+// One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1. One that `is_kept` the user's code
+// keeps by itself: no hook sees it, nothing checks its version, and backward does not free it.
 struct SavedLayout {
   bool is_primal = false;
   int64_t position = 0;
   int64_t owner = -1;
+  bool is_kept = false;
 };
 
 // Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and
@@ -162,7 +165,7 @@ struct SegmentNode : torch::autograd::Node {
   std::string name() const override {
     return "gradc::Segment";
   }
-  void save(std::vector<torch::autograd::SavedVariable> saved, bool is_repacked);
+  void save(std::vector<torch::autograd::SavedVariable> saved, torch::autograd::variable_list kept, bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
   // Whether gradients may come in for saved values alone, past the outputs.
@@ -197,6 +200,7 @@ struct SegmentNode : torch::autograd::Node {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed);
+  at::Tensor unpack(size_t position);
   void refuse_second_backward(const CompiledBackward& backward) const;
   void release(const CompiledBackward& backward);
   void release_all();
@@ -206,6 +210,7 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<int64_t> symbols_;
   std::vector<int64_t> shapes_;
   std::vector<torch::autograd::SavedVariable> saved_;
+  torch::autograd::variable_list kept_; // by the same positions; undefined for what is a SavedVariable
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
