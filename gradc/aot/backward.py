@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gradc.aot import formulas
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge, is_python, lazy_view
 from gradc.errors import UnsupportedError
@@ -33,26 +34,21 @@ Grads = list[torch.Tensor | None]
 # bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
 _ASKS_FOR_SUBCLASS = frozenset(
     {
-        "ProdBackward0",
-        "ProdBackward1",
-        "CumprodBackward0",
-        "MaskedFillBackward1",
         "MaskedSelectBackward0",
-        "MaxBackward1",
-        "MinBackward1",
-        "MedianBackward0",
-        "NanmedianBackward0",
-        "LinalgDetBackward0",
-        "LinalgSlogdetBackward0",
-        "LinalgHouseholderProductBackward0",
-        "LuUnpackBackward0",
-        "OrmqrBackward0",
         "LinalgEigBackward0",  # raises for a loss that depends on the phase of eigenvectors, but not on fake tensors
     }
 )
 
 # Under create_graph those, and some of which only what is recorded is another: other strides and last bits at second order.
-_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {"LinalgEighBackward0", "LinalgMatrixExpBackward0", "TraceBackward0"}
+_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {
+    "LinalgDetBackward0",
+    "LinalgEighBackward0",
+    "LinalgHouseholderProductBackward0",
+    "OrmqrBackward0",
+    "ProdBackward0",
+    "ProdBackward1",
+    "CumprodBackward0",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +91,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     Raises:
         UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
     """
-    refuse_other_formulas(tape, segment, _ASKS_FOR_SUBCLASS)
+    refuse_other_formulas(tape, segment, create_graph=False)
     recorder = Recorder(name, place=lambda: _place(tape))
     recorder.lift = functools.partial(lift, recorder)
     used: list[int] = []
@@ -120,7 +116,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
             return placeholder
 
         with tape.watching(segment.nodes), recorder, tape.unpacking(unpack):
-            grads = run_nodes(tape, segment, tangents, key.needed)
+            grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         for symbol in tape.recorder.symbols:
             slot = recorder.add_input(0, str(symbol), "size")
             recorder.symbols[symbol] = ("int", recorder.inputs.index(slot), 0)
@@ -133,11 +129,14 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     return Backward(program, tuple(used), *_released(segment, key), _telling_views(program))
 
 
-def refuse_other_formulas(tape: Tape, segment: Segment, names: frozenset[str] = _ASKS_UNDER_CREATE_GRAPH) -> None:
-    """Raise UnsupportedError for a node among ``names``; by default, those to refuse under create_graph."""
+def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> None:
+    """Raise UnsupportedError for a node that does on fake tensors what it does not do on real ones."""
+    names = _ASKS_UNDER_CREATE_GRAPH if create_graph else _ASKS_FOR_SUBCLASS
     for node in segment.nodes:
-        if node.name() in names or (node.name() == "LinalgEighBackward0" and _is_complex(node)):
-            raise UnsupportedError("formula that differs on fake tensors", node.name(), tape.line_of(node))
+        op = tape.op_of(node)
+        is_hidden = op is not node and formulas.formula_of(op, create_graph) is not None  # no hook gets there
+        if is_hidden or op.name() in names or (op.name() == "LinalgEighBackward0" and _is_complex(op)):
+            raise UnsupportedError("formula that differs on fake tensors", op.name(), tape.line_of(node))
 
 
 def _is_complex(node: Node) -> bool:
@@ -145,12 +144,18 @@ def _is_complex(node: Node) -> bool:
 
 
 def run_nodes(
-    tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool], create_graph: bool = False
+    tape: Tape,
+    segment: Segment,
+    tangents: Sequence[torch.Tensor | None],
+    needed: Sequence[bool],
+    create_graph: bool = False,
+    recorder: Recorder | None = None,
 ) -> Grads:
     """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
 
     Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was. If there are tangents
     beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
+    ``recorder`` is given where the tensors are fake and it listens: then nodes run by formulas.FORMULAS where these are known.
     """
     found: dict[tuple[Node, int], torch.Tensor | None] = {}
     targets: dict[Edge, None] = {}
@@ -172,6 +177,8 @@ def run_nodes(
         return hook
 
     with contextlib.ExitStack() as stack:
+        if recorder is not None:
+            stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
         for source in {exit_.source for exit_ in segment.exits}:
             stack.callback(source.register_hook(read(source)).remove)
         inside = set(segment.nodes)

@@ -322,7 +322,7 @@ class Backwards:
 
     def _derivative_tape(self, segment: Segment, key: BackwardKey, flags: Flags) -> Tape:
         tape = self.tape
-        refuse_other_formulas(tape, segment)
+        refuse_other_formulas(tape, segment, create_graph=True)
         saved = [tape.saved[index] for index in segment.saved]
         with tape.fake_mode:
             fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
@@ -338,7 +338,7 @@ class Backwards:
             for index in segment.kept:
                 derivative.recorder.identify(tape.saved[index].fake, by_index[index])
             with tape.watching(segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
-                return run_nodes(tape, segment, tangents, key.needed, create_graph=True)
+                return run_nodes(tape, segment, tangents, key.needed, create_graph=True, recorder=derivative.recorder)
 
         with tape.lock:
             derivative = record(

@@ -202,8 +202,8 @@ class Tape:
         """
         found: list[int] = []
         num_others = 0
-        is_wrapper = type(node).__name__ == "CopySlices"
-        owner = self._op_in(node) if is_wrapper else node
+        owner = self.op_of(node)
+        is_wrapper = owner is not node
 
         def note(index: int) -> torch.Tensor:
             found.append(index)
@@ -278,7 +278,10 @@ class Tape:
                 node.__dict__.clear()
                 node.__dict__.update(state)
 
-    def _op_in(self, node: Node) -> Node:
+    def op_of(self, node: Node) -> Node:
+        """The node of the op whose gradient ``node`` makes: the one inside, for an op in place on a view; else itself."""
+        if type(node).__name__ != "CopySlices":
+            return node
         extension = native.extension()
         if extension is None:
             raise UnsupportedError("in-place op on a view, without the extension", where=self.line_of(node))

@@ -51,6 +51,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         ambient: the autocast around the calls; a dispatch mode cannot ask for it, since it runs with autocast off.
         is_autocast_at_work: True while an op runs that autocast casts for: what it calls sees no autocast.
+        unheard: while given, called for (op, args, kwargs) instead, and nothing is noted.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Recorder(TorchDispatchMode):
         self.name, self.lift, self.place = name, lift or self.add_constant, place
         self.ambient = autocast_state()
         self.is_autocast_at_work = False
+        self.unheard: Callable[[Any, Any, Any], Any] | None = None
         self.slots: list[Slot] = []
         self.inputs: list[int] = []
         self.constants: dict[int, torch.Tensor] = {}
@@ -152,6 +154,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if op is _device and is_fake(args[0]):  # asked several times for each call; the mode's own way is long
             return args[0].fake_device
+        if self.unheard is not None:
+            return self.unheard(op, args, kwargs)
         if op is _aten.lift_fresh.default and not is_fake(args[0]):
             self.add_constant(args[0])
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor

@@ -36,7 +36,7 @@ def test_anomaly_mode(autocast):
 
 def test_second_order():
     def step(compile, x):
-        f = compile(lambda x: torch.matrix_exp(x).sin(), dynamic=True)
+        f = compile(lambda x: x.cumprod(0).sin(), dynamic=True)
         found = []
         for n in (4, 3):
             (first,) = grad(f(x[:n, :n]).sum(), x, create_graph=True)
