@@ -240,6 +240,19 @@ def test_products_of_dynamic_sizes():
     check(step, leaf(5, 7), allow_fallback=True)
 
 
+@pytest.mark.parametrize(
+    "function", [torch.max, lambda x: x.prod(0), lambda x: x.cumprod(1), lambda x: fill(x, x[0, 0], x > 0)]
+)
+def test_backward_under_autocast(function):
+    def step(compile, x):
+        y = compile(lambda x: function(x.sin()) * 2)(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return grad(y, x, torch.randn_like(y))
+
+    check(step, leaf(5, 7))
+    check(step, zeros_at(5, 7, num=2))
+
+
 # ---- linear algebra
 
 
