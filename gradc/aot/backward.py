@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from gradc.aot import formulas
+from gradc.aot.fakes import lazy_view
+from gradc.aot.kept import is_python, watching
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Edge, Node, Tape, gradient_edge, is_python, lazy_view
+from gradc.aot.tape import Edge, Node, Tape, gradient_edge
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
@@ -115,7 +117,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
                 recorder.add_input(placeholder, saved_name(tape, index), "saved")
             return placeholder
 
-        with tape.watching(segment.nodes), recorder, tape.unpacking(unpack):
+        with watching(tape, segment.nodes), recorder, tape.unpacking(unpack):
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         for symbol in tape.recorder.symbols:
             slot = recorder.add_input(0, str(symbol), "size")

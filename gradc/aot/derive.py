@@ -27,8 +27,9 @@ from gradc.aot.backward import (
     saved_name,
     trace_backward,
 )
+from gradc.aot.kept import giving_out, is_python, watching
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Tape, is_python, record
+from gradc.aot.tape import Tape, record
 from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.executor.native import is_plan
 from gradc.ir.program import AutocastState, Program, Sym, TensorMeta
@@ -254,7 +255,7 @@ class Backwards:
         same = static.segments[segment.number]
         by_index = dict(zip(same.saved, saved, strict=True))
         unpack = lambda index: by_index.get(index, static.tape.saved[index].fake)
-        with static.tape.lock, static.tape.unpacking(unpack), static.tape.giving_out(same.nodes, unpack):
+        with static.tape.lock, static.tape.unpacking(unpack), giving_out(static.tape, same.nodes, unpack):
             return run_nodes(static.tape, same, tangents, needed)
 
     def _static(self, sizes: Sizes) -> Backwards:
@@ -337,7 +338,7 @@ class Backwards:
             tangents = [None if meta is None else next(given) for meta in key.tangents]
             for index in segment.kept:
                 derivative.recorder.identify(tape.saved[index].fake, by_index[index])
-            with tape.watching(segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
+            with watching(tape, segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
                 return run_nodes(tape, segment, tangents, key.needed, create_graph=True, recorder=derivative.recorder)
 
         with tape.lock:

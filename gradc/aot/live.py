@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gradc.aot.backward import Grads, run_nodes
+from gradc.aot.kept import giving_out
 from gradc.aot.region import Call
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of
@@ -64,7 +65,7 @@ def differentiate(
             tape.primals.append(Primal("saved", None, edge))
     by_index = dict(zip(segment.saved, saved, strict=True))
     unpack = lambda index: by_index.get(index, _NOTHING)
-    with parent.lock, parent.unpacking(unpack), parent.giving_out(segment.nodes, unpack):
+    with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
         with saved_tensors_hooks_enabled(), torch.autograd.graph.saved_tensors_hooks(tape._pack, tape._unpack):
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
     return _LiveRegion(tape, grads, autocast).attach(primals)

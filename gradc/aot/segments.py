@@ -15,7 +15,8 @@ import functools
 import heapq
 from collections.abc import Iterable, Iterator
 
-from gradc.aot.tape import Edge, Node, Tape, is_python
+from gradc.aot.kept import is_python
+from gradc.aot.tape import Edge, Node, Tape
 from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
 

@@ -14,16 +14,17 @@ import bisect
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import sympy
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
-from torch.utils._pytree import tree_leaves, tree_map
 
 from gradc.aot.casts import Cast
+from gradc.aot.fakes import fake_primal
+from gradc.aot.kept import kept_by
 from gradc.aot.views import ViewRecorder, is_outdated
 from gradc.errors import UnsupportedError
 from gradc.executor import native
@@ -101,6 +102,7 @@ class Tape:
         outdated: slots of the outputs that are views whose nodes are made anew when they are next asked for.
         detours: a node's next edge (node, position) -> the primal it goes through on its way to an argument.
         has_custom_ops: whether the nodes of some may lie on it, or on the tapes behind it.
+        kept: id of each tensor that was found on the ``ctx`` of a node -> the tensor, and its number if it has one.
         again: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
     """
 
@@ -116,6 +118,7 @@ class Tape:
         self.outdated: set[int | None] = set()
         self.detours: dict[Edge, int] = {}
         self.has_custom_ops = False
+        self.kept: dict[int, tuple[torch.Tensor, int | None]] = {}
         self.again: Callable[[Callable[[Any], Any]], Tape] | None = None
         self.first_sequence_nr = 0
         self.where = ""
@@ -124,7 +127,6 @@ class Tape:
         self._may_cast = False
         self._unpacked: Callable[[int], torch.Tensor] = lambda index: self.saved[index].fake
         self._constants: list[torch.Tensor] = []
-        self._kept: dict[int, tuple[torch.Tensor, int | None]] = {}
 
     # ---- recording
 
@@ -215,68 +217,14 @@ class Tape:
                 values = values if isinstance(values, (tuple, list)) else (values,)
                 num_others += sum(isinstance(value, torch.Tensor) for value in values)
         has_others = num_others > len(found) or is_wrapper  # once run, it has let go of the op
-        return found + self._kept_by(node), has_others
+        return found + kept_by(self, node), has_others
 
-    def _kept_by(self, node: Node) -> list[int]:
-        numbers = (self._number_of_kept(leaf) for leaf in _leaves_of_state(node) if is_fake(leaf))
-        return sorted({number for number in numbers if number is not None})
-
-    def _number_of_kept(self, tensor: torch.Tensor) -> int | None:
-        """The number of a tensor that a custom op keeps on ``ctx``; None if a call of the region could not give out the same.
-
-        See Note [The tape].
-        """
-        if id(tensor) not in self._kept:
-            slot = self.recorder.slot_of(tensor)
-            is_lazy = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
-            if slot is None or is_lazy or tensor.requires_grad or any(out is tensor for out in self.outputs):
-                self._kept[id(tensor)] = tensor, None
-            else:
-                self._kept[id(tensor)] = tensor, len(self.saved)
-                self.saved.append(Saved(slot, None, tensor, tensor._version, is_kept=True))
-        return self._kept[id(tensor)][1]
-
-    @contextmanager
-    def watching(self, nodes: Iterable[Node]) -> Iterator[None]:
-        """Refuse code of a custom op that changes, while inside, what its ``ctx`` holds: only this run would.
-
-        Raises:
-            UnsupportedError: at the end, when the ``ctx`` is as it was before.
-        """
-        owners = [(node, dict(node.__dict__), _leaves_of_state(node)) for node in nodes if is_python(node)]
-        versions = [(saved.fake, saved.fake._version) for saved in self.saved if saved.is_kept]
-        changed = []
-        try:
-            yield
-        finally:
-            for node, state, leaves in owners:
-                now = _leaves_of_state(node)
-                if len(now) != len(leaves) or any(new is not old for new, old in zip(now, leaves, strict=True)):
-                    changed.append(node)
-                    node.__dict__.clear()
-                    node.__dict__.update(state)
-        for node in changed:
-            raise UnsupportedError("backward that changes its ctx", node.name(), self.line_of(node))
-        if any(fake._version != version for fake, version in versions):
-            raise UnsupportedError("backward that writes into what ctx holds")
-
-    @contextmanager
-    def giving_out(self, nodes: Iterable[Node], kept: Callable[[int], Any]) -> Iterator[None]:
-        """While inside, the code of a custom op that reads its kept tensor number i gets ``kept(i)``."""
-        before = [(node, dict(node.__dict__)) for node in nodes if is_python(node)]
-
-        def read(leaf: Any) -> Any:
-            number = self._number_of_kept(leaf) if is_fake(leaf) else None
-            return leaf if number is None else kept(number)
-
-        for node, state in before:
-            node.__dict__.update({name: tree_map(read, value) for name, value in state.items()})
-        try:
-            yield
-        finally:
-            for node, state in before:
-                node.__dict__.clear()
-                node.__dict__.update(state)
+    def keep(self, tensor: torch.Tensor) -> int:
+        """Count a recorded tensor among the saved, as one that is kept; returns its number."""
+        slot = self.recorder.slot_of(tensor)
+        assert slot is not None, "a recorded tensor"
+        self.saved.append(Saved(slot, None, tensor, tensor._version, is_kept=True))
+        return len(self.saved) - 1
 
     def op_of(self, node: Node) -> Node:
         """The node of the op whose gradient ``node`` makes: the one inside, for an op in place on a view; else itself."""
@@ -352,56 +300,6 @@ def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Se
     return again
 
 
-def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any], Any] = lambda number: number) -> torch.Tensor:
-    """A fake tensor of ``mode`` like ``value``: a leaf where it is one, with its layout and whether it needs a gradient.
-
-    Leafness is kept because autocast keeps its copies of leaves only; a base that needs a gradient because views of it made
-    without recording then say that they do. ``sizes`` gives the number to use for each that is symbolic. Called outside of
-    ``mode``: a fake ``value`` of another mode may have to make its history again to tell whether it is a leaf.
-    """
-    if value.layout is not torch.strided:
-        raise UnsupportedError("input that is not strided", str(value.layout))
-    size, stride = ([_plain(number, sizes) for number in numbers] for numbers in (value.size(), value.stride()))
-    offset = _plain(value.storage_offset(), sizes)
-    is_leaf = value.is_leaf
-    with mode, torch.enable_grad():
-        if isinstance(offset, int) and offset == 0:
-            fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-            fake = lazy_view(fake, value.is_conj(), value.is_neg()).detach()
-        else:
-            storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
-            if is_view(value) and not is_leaf:
-                view = storage.requires_grad_().as_strided(size, stride, offset)
-                return lazy_view(view, value.is_conj(), value.is_neg())
-            fake = lazy_view(storage.as_strided(size, stride, offset), value.is_conj(), value.is_neg())
-            fake = fake if is_view(value) else fake.detach()
-        if not value.requires_grad:
-            return fake
-        fake.requires_grad_()
-        if is_leaf:
-            return fake
-        return fake.view_as(fake) if is_view(value) else _Made.apply(fake)
-
-
-class _Made(torch.autograd.Function):
-    """Makes a tensor that is neither a leaf nor a view, with the layout of its argument."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        return leaf.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None) -> None:
-        return None
-
-
-def lazy_view(tensor: torch.Tensor, is_conj: bool, is_neg: bool) -> torch.Tensor:
-    """The lazy conjugate of ``tensor``, or its lazy negative, or both; ``tensor`` itself for neither."""
-    tensor = tensor.conj() if is_conj else tensor
-    return torch._neg_view(tensor) if is_neg else tensor
-
-
 def edge_of(tensor: torch.Tensor) -> Edge:
     """Where the gradient of ``tensor`` goes: (node, number of the node's input)."""
     with torch.enable_grad():
@@ -420,21 +318,6 @@ def _symints(tape: Tape, fakes: list[Any]) -> dict[sympy.Symbol, torch.SymInt]:
         source = fakes[position]
         found[symbol] = source if kind == "int" else getattr(source, kind)(dimension)
     return found
-
-
-def _plain(number: Any, sizes: Callable[[Any], Any]) -> Any:
-    if not isinstance(number, torch.SymInt):
-        return number
-    found = sizes(symbolic_number(number))
-    return number if isinstance(found, Sym) else found
-
-
-def _extent(size: Sequence[Any], stride: Sequence[Any]) -> Any:
-    """How many elements of storage a tensor of this layout spans from its offset on."""
-    extent: Any = 1
-    for length, step in zip(size, stride, strict=True):
-        extent = extent + (length - 1) * step
-    return extent
 
 
 def _metadata(value: Any) -> tuple[Any, ...]:
@@ -508,16 +391,6 @@ def _cast_by_autocast(tape: Tape, instruction: Any) -> int | None:
     position = tape.recorder.inputs.index(slot)
     fake = tape.primals[position].fake
     return position if fake is not None and fake.requires_grad and fake.dtype == torch.float32 else None
-
-
-def is_python(node: Node) -> bool:
-    """True for the node of an autograd.Function in Python, which on a tape is that of a custom op."""
-    return isinstance(node, torch.autograd.function.BackwardCFunction)
-
-
-def _leaves_of_state(node: Node) -> list[Any]:
-    """What the user's code put on the ``ctx`` of a node, in tuples, lists and dictionaries too."""
-    return tree_leaves(node.__dict__) if is_python(node) else []
 
 
 _SAVED_ATTRIBUTES: dict[type, tuple[str, ...]] = {}

@@ -157,11 +157,12 @@ void set_edges_of_values(const c10::intrusive_ptr<SegmentNode>& node, const std:
 
 void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
   std::vector<SavedVariable> saved;
-  variable_list kept(node.layout().saved.size());
-  saved.reserve(kept.size());
+  variable_list kept;
+  saved.reserve(node.layout().saved.size());
   for (const auto& source : node.layout().saved) {
     const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
     if (source.is_kept) {
+      kept.resize(node.layout().saved.size());
       kept[saved.size()] = tensor;
       saved.emplace_back();
     } else {
@@ -270,14 +271,18 @@ void SegmentNode::release(const CompiledBackward& backward) {
   is_hidden_released_ = is_hidden_released_ || backward.frees_hidden;
 }
 
+bool SegmentNode::is_kept(size_t position) const {
+  return !kept_.empty() && kept_[position].defined();
+}
+
 at::Tensor SegmentNode::unpack(size_t position) {
-  return kept_[position].defined() ? kept_[position] : saved_[position].unpack(getptr());
+  return is_kept(position) ? kept_[position] : saved_[position].unpack(getptr());
 }
 
 void SegmentNode::release_all() {
   for (size_t position = 0; position < saved_.size(); ++position) {
     saved_[position] = SavedVariable();
-    is_released_[position] = !kept_[position].defined();
+    is_released_[position] = !is_kept(position);
   }
   is_hidden_released_ = layout().has_hidden_saves;
 }

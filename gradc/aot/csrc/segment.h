@@ -200,6 +200,7 @@ struct SegmentNode : torch::autograd::Node {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed);
+  bool is_kept(size_t position) const;
   at::Tensor unpack(size_t position);
   void refuse_second_backward(const CompiledBackward& backward) const;
   void release(const CompiledBackward& backward);
@@ -210,7 +211,7 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<int64_t> symbols_;
   std::vector<int64_t> shapes_;
   std::vector<torch::autograd::SavedVariable> saved_;
-  torch::autograd::variable_list kept_; // by the same positions; undefined for what is a SavedVariable
+  torch::autograd::variable_list kept_; // by the same positions, undefined for what is a SavedVariable; empty if nothing is kept
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
