@@ -56,9 +56,11 @@ class Region:
         refuse_views_of_returned_views(tape)
         hoist_views(tape)
         self.outputs, values = analyse_outputs(tape)
-        self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine)
+        views = nodes_of_views(tape, self.outputs)
+        made_between = [node for nodes in views.values() for node in nodes]
+        self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine, made_between)
         self._refuse_inner_views()
-        self.live_order = live_order(tape, self.segments, nodes_of_views(tape, self.outputs))
+        self.live_order = live_order(tape, self.segments, views)
         self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)

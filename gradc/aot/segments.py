@@ -10,6 +10,7 @@ does in eager. See Note [Segments].
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import heapq
@@ -110,10 +111,14 @@ class Segment:
         return any(saves.has_hidden for saves in self.saves.values())
 
 
-def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple[Segment, ...]:
+def cut(
+    tape: Tape, observables: Iterable[Edge], is_fine: bool = False, made_between: Iterable[Node] = ()
+) -> tuple[Segment, ...]:
     """Cut the tape below ``observables``, the tape edges of the region's differentiable outputs.
 
     ``is_fine``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in eager.
+    ``made_between``: nodes that stand in the live graph by themselves. No segment has nodes from before and after one of them,
+    so that what it sends to a value comes between what those send.
 
     Raises:
         UnsupportedError: if the tape leads to a leaf that is no primal.
@@ -124,7 +129,7 @@ def cut(tape: Tape, observables: Iterable[Edge], is_fine: bool = False) -> tuple
     for bit, edge in enumerate(observables):
         reach.walk(edge, 1 << bit)
     saves = reach.add_saved_values()
-    runs = _runs(reach.mask, primal_of if is_fine else {})
+    runs = _runs(reach.mask, primal_of if is_fine else {}, sorted(map(sequence_nr, made_between)))
     number_of = {node: number for number, run in enumerate(runs) for node in run}
 
     entries: list[dict[Edge, int]] = [{} for _ in runs]
@@ -205,15 +210,19 @@ class _Reach:
         return sequence_nr(node) < self.tape.first_sequence_nr
 
 
-def _runs(reach: dict[Node, int], ends: dict[Edge, int]) -> list[tuple[Node, ...]]:
+def _runs(reach: dict[Node, int], ends: dict[Edge, int], gaps: list[int]) -> list[tuple[Node, ...]]:
     """Maximal runs of equal reach in the engine's order; the runs themselves in the order of the forward.
 
-    A node with an edge in ``ends`` is the last of its run.
+    A node with an edge in ``ends`` is the last of its run. Nodes of a run have no sequence number of ``gaps`` between them.
     """
     runs: list[list[Node]] = []
     is_open = False
+
+    def stage(node: Node) -> tuple[int, int]:
+        return reach[node], bisect.bisect(gaps, sequence_nr(node))
+
     for node in _engine_order(reach):
-        if is_open and reach[runs[-1][-1]] == reach[node]:
+        if is_open and stage(runs[-1][-1]) == stage(node):
             runs[-1].append(node)
         else:
             runs.append([node])

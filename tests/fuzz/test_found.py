@@ -1424,3 +1424,52 @@ def seed_5003_program_984_step(compile, a):
 
 def test_seed_5003_program_984():
     check(seed_5003_program_984_step, leaf(40, 40))
+
+
+def seed_10004_program_1680_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t1 = a @ a
+        t2 = t1 @ t1.to(t1.dtype)
+        t4 = t2.view(t2.shape[0], -1).sum(1)
+        t5 = t1[..., ::2]
+        t7 = t2.mul(t4).add(t2, alpha=2)
+        return {"p": t5, "q": t1, "r": t7}
+
+    out = f(a * 1)
+    attempt(events, lambda: loss_of(out, "q", "p", "r").backward(retain_graph=True))
+    return events
+
+
+def test_seed_10004_program_1680():
+    """What a view sends to its base comes between what the uses before it and those after it send."""
+    check(seed_10004_program_1680_step, leaf(3, 3), allow_fallback=True)
+
+
+def seed_10008_program_1500_step(compile, a, b):
+    events = []
+
+    @compile()
+    def f(a, b):
+        t4 = F.normalize(a.float(), dim=1)
+        t6 = t4.half()
+        t8 = t6 * b
+        t8.zero_()
+        return {"p": t8}
+
+    out = f(a, b)
+    attempt(events, lambda: b.register_hook(doubling) and None)
+    attempt(
+        events,
+        lambda: torch.autograd.grad(
+            torch.autograd.grad(loss_of(out, "p"), b, create_graph=True)[0].float().square().sum(), (a, b), allow_unused=True
+        ),
+    )
+    return events
+
+
+def test_seed_10008_program_1500():
+    """Gradients that come in for a saved value alone do not reach what eager's nodes before it do not lead to."""
+    check(seed_10008_program_1500_step, leaf(1, 1), leaf(1, 1), allow_fallback=True)

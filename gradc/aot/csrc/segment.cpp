@@ -295,8 +295,60 @@ void SegmentNode::refuse_second_backward(const CompiledBackward& backward) const
   TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
 }
 
+namespace {
+
+// A hook of a leaf. In eager nothing leads to the leaf from the values that were saved before it was used.
+class LeafHook : public torch::autograd::FunctionPreHook {
+ public:
+  explicit LeafHook(std::unique_ptr<FunctionPreHook> hook)
+      : hook_(std::move(hook)) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    const bool is_passed = unreached_in_ == torch::autograd::get_current_graph_task_id() && !grads.at(0).defined();
+    return is_passed ? grads : (*hook_)(grads);
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    hook_->compiled_args(args);
+  }
+
+  // In this backward pass the hook is not called for the want of a gradient.
+  void pass_over() {
+    unreached_in_ = torch::autograd::get_current_graph_task_id();
+  }
+
+ private:
+  std::unique_ptr<FunctionPreHook> hook_;
+  std::atomic<int> unreached_in_{-1};
+};
+
+} // namespace
+
 variable_list SegmentNode::apply(variable_list&& tangents) {
   const std::lock_guard lock(mutex_);
+  auto grads = gradients(std::move(tangents));
+  if (is_entered_inside()) {
+    pass_over_hooks_of_unreached_leaves(grads);
+  }
+  return grads;
+}
+
+void SegmentNode::pass_over_hooks_of_unreached_leaves(const variable_list& grads) const {
+  for (size_t i = 0; i < grads.size(); ++i) {
+    auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(next_edge(i).function.get());
+    if (grads[i].defined() || !leaf) {
+      continue;
+    }
+    for (auto& hook : leaf->tensor_pre_hooks()) {
+      if (!dynamic_cast<LeafHook*>(hook.get())) {
+        hook = std::make_unique<LeafHook>(std::move(hook));
+      }
+      static_cast<LeafHook&>(*hook).pass_over();
+    }
+  }
+}
+
+variable_list SegmentNode::gradients(variable_list&& tangents) {
   std::vector<bool> needed(num_outputs());
   for (size_t i = 0; i < needed.size(); ++i) {
     needed[i] = task_should_compute_output(i);

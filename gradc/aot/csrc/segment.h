@@ -200,6 +200,8 @@ struct SegmentNode : torch::autograd::Node {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed);
+  torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents);
+  void pass_over_hooks_of_unreached_leaves(const torch::autograd::variable_list& grads) const;
   bool is_kept(size_t position) const;
   at::Tensor unpack(size_t position);
   void refuse_second_backward(const CompiledBackward& backward) const;
