@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gradc.aot import formulas
-from gradc.aot.fakes import lazy_view
+from gradc.aot.fakes import strided
 from gradc.aot.kept import is_python, watching
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Edge, Node, Tape, gradient_edge
@@ -300,8 +300,7 @@ def _unreached_entries(
 def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:
     """A fake tensor with the layout ``meta``. Called inside the tape's fake mode."""
     size, stride = ([tape.symbolic(value) for value in values] for values in (meta.shape, meta.stride))
-    fake = torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
-    return lazy_view(fake, meta.is_conj, meta.is_neg).detach()
+    return strided(size, stride, meta.dtype, meta.device, meta.is_conj, meta.is_neg)
 
 
 def lift(recorder: Recorder, tensor: torch.Tensor) -> int:

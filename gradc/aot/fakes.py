@@ -1,6 +1,7 @@
 """Fake tensors that stand for a region's inputs.
 
     fake_primal: (tensor, fake mode) -> a fake tensor like it: layout, lazy bits, whether it is a leaf or a view
+    strided:     (layout, lazy bits) -> a tensor of its own
     lazy_view:   (tensor, is_conj, is_neg) -> its lazy conjugate or negative
 """
 
@@ -31,8 +32,7 @@ def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any]
     is_leaf = value.is_leaf
     with mode, torch.enable_grad():
         if isinstance(offset, int) and offset == 0:
-            fake = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-            fake = lazy_view(fake, value.is_conj(), value.is_neg()).detach()
+            fake = strided(size, stride, value.dtype, value.device, value.is_conj(), value.is_neg())
         else:
             storage = torch.empty(offset + _extent(size, stride), dtype=value.dtype, device=value.device)
             if is_view(value) and not is_leaf:
@@ -59,6 +59,14 @@ class _Made(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> None:
         return None
+
+
+def strided(
+    size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device, is_conj: bool, is_neg: bool
+) -> torch.Tensor:
+    """A tensor of this layout that is no view, with the lazy bits."""
+    tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    return lazy_view(tensor, is_conj, is_neg).detach() if is_conj or is_neg else tensor
 
 
 def lazy_view(tensor: torch.Tensor, is_conj: bool, is_neg: bool) -> torch.Tensor:
