@@ -65,15 +65,21 @@ class Config:
         object.__setattr__(self, "_global", dict(DEFAULTS))
         object.__setattr__(self, "_overrides", _Overrides())
 
-    backward_pass_autocast: AutocastSetting
-    compiled_autograd: bool
+    @property
+    def backward_pass_autocast(self) -> AutocastSetting:
+        return self._value("backward_pass_autocast")
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def compiled_autograd(self) -> bool:
+        return self._value("compiled_autograd")
+
+    def _value(self, name: str) -> Any:
         for layer in reversed(self._overrides.stack):
             if name in layer:
                 return layer[name]
-        if name in self._global:
-            return self._global[name]
+        return self._global[name]
+
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(_unknown(name))
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -176,6 +176,11 @@ def is_functorch_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_inside_backward() -> bool:
+    """True while the engine runs a backward pass in this thread: in a hook, or in a Function's backward."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def are_saved_tensors_hooked() -> bool:
     """True inside a saved_tensors_hooks context."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -546,6 +551,7 @@ __all__ = [
     "is_functorch_active",
     "is_graph_kept",
     "is_made_under_no_grad",
+    "is_inside_backward",
     "is_saving_hooked_by_user",
     "is_view",
     "keep_ops_whole",

@@ -31,7 +31,7 @@ from gradc.executor import native
 from gradc.ir.recorder import Recorder
 from gradc.report.record import count, fallback
 from gradc.state import exotic_mode
-from gradc.torch_private import dispatch_modes
+from gradc.torch_private import dispatch_modes, is_inside_backward
 
 MAX_RECORDINGS = 64
 MAX_MISSES = 32
@@ -179,6 +179,8 @@ def install() -> None:
 
     @functools.wraps(original)
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_inside_backward():
+            native.before_backward_pass_inside_another()
         if not _setting().is_on:
             return original(tensors, *args, **kwargs)
         results = _run(tensors, *args, **kwargs)

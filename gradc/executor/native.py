@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -88,6 +89,12 @@ def no_hooks() -> Any:
     """A guard for all hooks of a module and of those below it; None without the extension."""
     extension = _load()
     return None if extension is None else extension.NoHooks()
+
+
+def before_backward_pass_inside_another() -> None:
+    """Put back the edges of segments that the outer pass does without: see aot/csrc/accumulate.h."""
+    if (loaded := sys.modules.get("gradc._C")) is not None:
+        loaded.show_hidden_edges()
 
 
 def extension() -> ModuleType | None:

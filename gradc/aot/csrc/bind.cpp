@@ -2,6 +2,7 @@
 #include "bind.h"
 
 #include "../../executor/csrc/keep.h"
+#include "accumulate.h"
 #include "convert.h"
 #include "direct.h"
 #include "segment.h"
@@ -219,6 +220,7 @@ void bind_segments(py::module_& module) {
       "(CopySlices) -> the node of the op that wrote into a view");
   module.def("forget_view_function", torch::wrap_pybind_function(forget_view_function), "(view) -> None; see views.h");
   module.def("is_view_outdated", torch::wrap_pybind_function(is_view_outdated), "(view) -> bool; see views.h");
+  module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
   module.def("outdate_view", torch::wrap_pybind_function(outdate_view), "(view) -> None; see views.h");
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")

@@ -1,5 +1,7 @@
 #include "segment.h"
 
+#include "accumulate.h"
+
 #include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
@@ -326,9 +328,14 @@ class LeafHook : public torch::autograd::FunctionPreHook {
 
 variable_list SegmentNode::apply(variable_list&& tangents) {
   const std::lock_guard lock(mutex_);
+  show_hidden_edges();
+  const bool may_accumulate = !is_walked_ && !at::GradMode::is_enabled() && !saved_.empty() && is_usual(tangents);
   auto grads = gradients(std::move(tangents));
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(grads);
+  }
+  if (may_accumulate) {
+    accumulate_unwatched(*this, grads);
   }
   return grads;
 }

@@ -72,7 +72,7 @@ class Replay {
 
  private:
   static uint32_t version_of(const at::Tensor& tensor) {
-    return tensor.is_inference() ? 0 : tensor._version();
+    return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
 
   void release(const std::vector<uint32_t>& nodes) {

@@ -191,11 +191,6 @@ void append_input_metadata(Bytes& key, Numbers& numbers, const Node& node) {
 
 } // namespace
 
-bool has_hooks(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-      !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
-}
-
 size_t input_numbers(const Walk& walk, const Edge& edge) {
   size_t position = walk.nodes[walk.index_of(edge.function.get())].input_numbers;
   for (uint32_t i = 0; i < edge.input_nr; ++i) {

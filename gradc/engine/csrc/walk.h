@@ -13,6 +13,8 @@
 // The GIL.    Held: hooks and gradients may be Python objects. Nothing of the user's runs here.
 #pragma once
 
+#include "../../aot/csrc/accumulate.h"
+
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -203,8 +205,6 @@ class Walk {
   std::vector<int32_t> targets_; // the node that each edge leads to, in the order of nodes and edges; -1: none
   size_t next_target_ = 0;
 };
-
-bool has_hooks(Node& node);
 
 // Where the sizes that the edge's input must have begin in Walk::numbers.
 size_t input_numbers(const Walk& walk, const Edge& edge);

@@ -1,0 +1,23 @@
+// The last step of a backward, for leaves that nothing watches: the segment hands them their gradients itself.
+//
+// The engine would send each through its queue, which takes longer than a small layer's own backward does. A leaf qualifies if the
+// only way to its AccumulateGrad is one edge of this node, so that no other gradient could have been added first, and if no hook
+// sees what arrives. The engine follows what edges it finds, so those to such leaves are away until the backward pass is over,
+// another segment runs, or another pass begins inside this one or beside it.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+namespace gradc {
+
+// True if a hook of any kind would see what arrives at `node`, or what it makes of it.
+bool has_hooks(torch::autograd::Node& node);
+
+// Called by `node` with the gradients that it is about to return to the engine: what went to a leaf is undefined afterwards. The
+// node must own something that this run freed, so that no other pass can be under way behind it. Does nothing where any of the node's leaves has hooks, or where it would not pay.
+void accumulate_unwatched(torch::autograd::Node& node, torch::autograd::variable_list& grads);
+
+// Puts all edges back. To be called before a backward pass begins, and before a segment runs.
+void show_hidden_edges();
+
+} // namespace gradc
