@@ -740,3 +740,14 @@ def test_strides_of_the_gradient_of_masked_select() -> None:
         return step
 
     check(make)
+
+
+def test_strides_of_the_gradient_of_ormqr() -> None:
+    """Its formula calls householder_product, whose kernel lays out its result by itself."""
+
+    def make() -> Step:
+        reflectors = leaf(5, 5).detach().mT.requires_grad_()  # by columns, as geqrf gives them
+        scales, other = leaf(5, seed=1), leaf(5, 5, seed=2)
+        return lambda i: torch.autograd.grad(torch.ormqr(reflectors, scales, other).sum(), [reflectors, scales, other])
+
+    check(make)

@@ -40,9 +40,9 @@ constexpr c10::DispatchKeySet beyond_kernels({
 // Generated nodes that run live: their formulas take a slower way, with other bits or strides, when a mode records; or (the last) what
 // their kernel returns has other strides than on fake tensors, so that no trace would serve other sizes.
 bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 15> prefixes = {
+  static const std::array<const char*, 16> prefixes = {
       "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm", "MaskedFillBackward1", "MaskedSelect", "MkldnnRnnLayer"};
+      "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr", "MkldnnRnnLayer"};
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
 }
 
