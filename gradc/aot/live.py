@@ -20,7 +20,7 @@ from gradc.aot.backward import Grads, run_nodes
 from gradc.aot.kept import giving_out
 from gradc.aot.region import Call
 from gradc.aot.segments import Segment, cut
-from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of
+from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of, weakly
 from gradc.torch_private import next_sequence_nr, saved_tensors_hooks_enabled
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -66,7 +66,8 @@ def differentiate(
     by_index = dict(zip(segment.saved, saved, strict=True))
     unpack = lambda index: by_index.get(index, _NOTHING)
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
-        with saved_tensors_hooks_enabled(), torch.autograd.graph.saved_tensors_hooks(tape._pack, tape._unpack):
+        pack, unpack_later = weakly(tape._pack), weakly(tape._unpack)
+        with saved_tensors_hooks_enabled(), torch.autograd.graph.saved_tensors_hooks(pack, unpack_later):
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
     return _LiveRegion(tape, grads, autocast).attach(primals)
 

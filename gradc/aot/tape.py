@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import dataclasses
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -236,6 +237,18 @@ class Tape:
         return extension.node_in_copy_slices(node)
 
 
+def weakly(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``method``, without keeping its object alive: the collector does not see what the saved tensors of a C++ node hold."""
+    reference = weakref.WeakMethod(method)
+
+    def call(value: Any) -> Any:
+        alive = reference()
+        assert alive is not None, "the nodes of a tape are run by who holds the tape"
+        return alive(value)
+
+    return call
+
+
 def record(
     function: Callable[..., Any],
     inputs: Sequence[Any],
@@ -267,7 +280,7 @@ def record(
         tape.symints = _symints(tape, fakes)
         tape.first_sequence_nr = next_sequence_nr()
         before = [_metadata(fake) for fake in fakes]
-        with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(tape._pack, tape._unpack):
+        with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(weakly(tape._pack), weakly(tape._unpack)):
             tape.outputs = list(function(tape, *fakes))
             shown = [out for out in tape.outputs if is_fake(out)]
             tape.outdated = {tape.recorder.slot_of(out) for out in shown if is_outdated(out)}
