@@ -32,9 +32,9 @@ INTRODUCTION = """# Benchmarks
 Whole training steps, forward and backward, without an optimizer. The contenders take turns in one process; a step's time is
 the median over 40 rounds (in each, one step that is not timed goes first), and *of eager* the median over rounds of its ratio
 to eager's in the same round. The first call includes capture and compilation, with the caches of all compilers off, but not
-what compilers import: for that see [the first step of a process](benchmarks/first-call.md). Peak memory is the most that torch's
-allocator holds during a step beyond the least, as the profiler sees it. The models are those of `benchmarks/models.py`, the
-contenders those of `benchmarks/common.py`.
+what compilers import: for that see [the first step of a process](benchmarks/first-call.md). Peak memory is the most that
+torch's allocator holds during a step beyond the least, as the profiler sees it. The models are those of `benchmarks/models.py`,
+the contenders those of `benchmarks/common.py`.
 
 ![step time of each contender, of eager's](benchmarks.png)
 """
