@@ -20,8 +20,8 @@ from gradc.aot.backward import Grads, run_nodes
 from gradc.aot.kept import giving_out
 from gradc.aot.region import Call
 from gradc.aot.segments import Segment, cut
-from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of, weakly
-from gradc.torch_private import next_sequence_nr, saved_tensors_hooks_enabled
+from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of
+from gradc.torch_private import next_sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -66,8 +66,7 @@ def differentiate(
     by_index = dict(zip(segment.saved, saved, strict=True))
     unpack = lambda index: by_index.get(index, _NOTHING)
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
-        pack, unpack_later = weakly(tape._pack), weakly(tape._unpack)
-        with saved_tensors_hooks_enabled(), torch.autograd.graph.saved_tensors_hooks(pack, unpack_later):
+        with tape.packing():
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
     return _LiveRegion(tape, grads, autocast).attach(primals)
 

@@ -190,6 +190,12 @@ class Tape:
         return self._unpacked(index)
 
     @contextmanager
+    def packing(self) -> Iterator[None]:
+        """While inside, what nodes save goes through the tape. They do not keep it: no collector sees what C++ nodes hold."""
+        with saved_tensors_hooks_enabled(), saved_tensors_hooks(_weakly(self._pack), _weakly(self._unpack)):
+            yield
+
+    @contextmanager
     def unpacking(self, unpack: Callable[[int], torch.Tensor]) -> Iterator[None]:
         """While inside, a node that reads its saved tensor number i gets ``unpack(i)``."""
         before, self._unpacked = self._unpacked, unpack
@@ -237,8 +243,8 @@ class Tape:
         return extension.node_in_copy_slices(node)
 
 
-def weakly(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``method``, without keeping its object alive: the collector does not see what the saved tensors of a C++ node hold."""
+def _weakly(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``method``, without keeping its object alive."""
     reference = weakref.WeakMethod(method)
 
     def call(value: Any) -> Any:
@@ -280,7 +286,7 @@ def record(
         tape.symints = _symints(tape, fakes)
         tape.first_sequence_nr = next_sequence_nr()
         before = [_metadata(fake) for fake in fakes]
-        with saved_tensors_hooks_enabled(), tape.recorder, saved_tensors_hooks(weakly(tape._pack), weakly(tape._unpack)):
+        with tape.recorder, tape.packing():
             tape.outputs = list(function(tape, *fakes))
             shown = [out for out in tape.outputs if is_fake(out)]
             tape.outdated = {tape.recorder.slot_of(out) for out in shown if is_outdated(out)}

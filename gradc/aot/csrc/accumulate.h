@@ -14,7 +14,8 @@ namespace gradc {
 bool has_hooks(torch::autograd::Node& node);
 
 // Called by `node` with the gradients that it is about to return to the engine: what went to a leaf is undefined afterwards. The
-// node must own something that this run freed, so that no other pass can be under way behind it. Does nothing where any of the node's leaves has hooks, or where it would not pay.
+// node must own something that this run freed, so that no other pass can be under way behind it. Does nothing where any of the
+// node's leaves has hooks, or where it would not pay.
 void accumulate_unwatched(torch::autograd::Node& node, torch::autograd::variable_list& grads);
 
 // Puts all edges back. To be called before a backward pass begins, and before a segment runs.

@@ -329,12 +329,12 @@ class LeafHook : public torch::autograd::FunctionPreHook {
 variable_list SegmentNode::apply(variable_list&& tangents) {
   const std::lock_guard lock(mutex_);
   show_hidden_edges();
-  const bool may_accumulate = !is_walked_ && !at::GradMode::is_enabled() && !saved_.empty() && is_usual(tangents);
-  auto grads = gradients(std::move(tangents));
+  const bool is_compilable = !at::GradMode::is_enabled() && is_usual(tangents);
+  auto grads = gradients(std::move(tangents), is_compilable);
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(grads);
   }
-  if (may_accumulate) {
+  if (is_compilable && !is_walked_ && !saved_.empty()) {
     accumulate_unwatched(*this, grads);
   }
   return grads;
@@ -355,12 +355,12 @@ void SegmentNode::pass_over_hooks_of_unreached_leaves(const variable_list& grads
   }
 }
 
-variable_list SegmentNode::gradients(variable_list&& tangents) {
+variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilable) {
   std::vector<bool> needed(num_outputs());
   for (size_t i = 0; i < needed.size(); ++i) {
     needed[i] = task_should_compute_output(i);
   }
-  if (at::GradMode::is_enabled() || !is_usual(tangents)) {
+  if (!is_compilable) {
     return derive(tangents, needed);
   }
   auto& cache = region_->backwards[number_];

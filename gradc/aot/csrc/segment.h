@@ -200,7 +200,7 @@ struct SegmentNode : torch::autograd::Node {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed);
-  torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents);
+  torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
   void pass_over_hooks_of_unreached_leaves(const torch::autograd::variable_list& grads) const;
   bool is_kept(size_t position) const;
   at::Tensor unpack(size_t position);
