@@ -1,7 +1,8 @@
 """Autocast's low-precision copy of a weight, taken from autocast's own cache.
 
-    Cast:        (leaf, sizes) -> its copy       CacheError
-    cached_cast: (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
+    Cast:          (leaf, sizes) -> its copy       CacheError
+    cached_cast:   (leaf, dtype) -> copy with ``grad_fn`` ToCopyBackward0
+    weights_among: tensors -> for each whether autocast, as it is now, keeps its copy
 
 While an autocast context is open, eager casts each weight once: all uses share one copy, and the gradients of those uses
 add up in the low dtype before one cast back. Torch gives C++ a call for "cast through the cache" but Python none: without
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.errors import UnsupportedError
 from gradc.executor import native
+from gradc.state import autocast_state
+from gradc.torch_private import autocast_nesting, is_view
 
 _aten = torch.ops.aten
 
@@ -39,6 +43,13 @@ class Cast:
         if copy.dtype != self.dtype:
             raise CacheError("weight cast before", f"to {copy.dtype}, not {self.dtype}")
         return copy
+
+
+def weights_among(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """See the module's docstring; None if it keeps none now."""
+    if not (autocast_nesting() and torch.is_autocast_cache_enabled() and autocast_state().enabled):
+        return None
+    return tuple(t.requires_grad and t.is_leaf and not is_view(t) and t.dtype is torch.float32 for t in tensors)
 
 
 class _Caught(Exception):

@@ -27,6 +27,7 @@ from gradc.aot.backward import (
     saved_name,
     trace_backward,
 )
+from gradc.aot.casts import CacheError, weights_among
 from gradc.aot.kept import giving_out, is_python, watching
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Tape, record
@@ -43,10 +44,10 @@ from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 if TYPE_CHECKING:
     from gradc.aot.region import Region
 
+MAX_BACKWARDS = 512  # of one segment
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 _serials = itertools.count()
-Flags = tuple[tuple[bool, bool], ...]  # of each defined tangent: requires_grad, is_leaf
 Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
 
@@ -73,6 +74,18 @@ class Sizes:
     def __call__(self, value: Any) -> Any:
         """A number of the tape's in this call: itself, or what the expression comes to."""
         return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What a derivative is made for besides the key.
+
+    ``tangents``: of each that is defined, whether it requires a gradient, and whether it is a leaf. ``weights``: of each saved
+    tensor, whether autocast keeps its copy; None if it keeps none.
+    """
+
+    tangents: tuple[tuple[bool, bool], ...]
+    weights: tuple[bool, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,12 +157,12 @@ class Backwards:
         return self.grads(self.segments[number], self.sizes_of(symbols), saved, tangents, needed, is_repacked)
 
     @torch.compiler.disable
-    def differentiable_native(self, number: int, tangents: Any, needed: Any) -> Callable[..., Any] | None:
+    def differentiable_native(self, number: int, saved: Any, tangents: Any, needed: Any) -> Callable[..., Any] | None:
         """For a live native node under create_graph: what to call on the defined tangents, the saved tensors and the symbols.
 
-        None where ``grads_native`` serves each call.
+        None where ``grads_native`` serves each call; one call, where it returns None.
         """
-        return self._derivative_of(self.segments[number], tangents, needed)
+        return self._derivative_of(self.segments[number], saved, tangents, needed)
 
     def traced(self, number: int, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> Backward | None:
         """What has been compiled for these gradients in the present state, for reports; None if nothing has."""
@@ -241,7 +254,10 @@ class Backwards:
         checked(backward.program, "aot.backward")
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
         count("aot", "backward_compiles")
-        self._compiled[segment.number][key] = _Compiled(backward, self.settings.lower(backward.program))
+        known = self._compiled[segment.number]
+        if len(known) >= MAX_BACKWARDS:
+            known.clear()
+        known[key] = _Compiled(backward, self.settings.lower(backward.program))
 
     def _refuse_other_layout(self, backward: Backward, segment: Segment, saved: Any, sizes: Sizes) -> None:
         for position in backward.saved:
@@ -282,12 +298,12 @@ class Backwards:
     # ---- grad mode on
 
     def _differentiable(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
-        region = self._derivative_of(segment, tangents, needed)
-        if region is None:
-            return self._differentiate_live(segment, sizes, saved, tangents, needed)
-        return region(*(tangent for tangent in tangents if tangent is not None), *saved, *sizes.values.values())
+        region = self._derivative_of(segment, saved, tangents, needed)
+        given = (tangent for tangent in tangents if tangent is not None)
+        grads = region and region(*given, *saved, *sizes.values.values())
+        return self._differentiate_live(segment, sizes, saved, tangents, needed) if grads is None else grads
 
-    def _derivative_of(self, segment: Segment, tangents: Any, needed: Any) -> Callable[..., Any] | None:
+    def _derivative_of(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> Callable[..., Any] | None:
         """The backward of ``segment`` for the present state, differentiable itself; None if there is none."""
         try:
             key = self._key(segment, tangents, needed)
@@ -295,12 +311,13 @@ class Backwards:
             fallback(error.kind, error.detail, error.where)
             return None
         flags = tuple((tangent.requires_grad, tangent.is_leaf) for tangent in tangents if tangent is not None)
-        place = segment.number, key, flags
+        history = History(flags, weights_among(saved))
+        place = segment.number, key, history
         if place not in self._derivatives:
             settle_sizes(self.tape.fake_mode)
             try:
-                derivative = self._derivative(segment, key, flags)
-                self._derivatives[place] = derivative.guarded(torch.compiler.disable(derivative))
+                derivative = self._derivative(segment, key, history)
+                self._derivatives[place] = derivative.guarded(torch.compiler.disable(_none_for_other_copies(derivative)))
             except (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS) as error:
                 self._derivatives[place] = None
                 log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
@@ -315,20 +332,21 @@ class Backwards:
         edges = [static.tape.saved[index].edge for index in same.saved]
         return differentiate(static.tape, same, edges, saved, tangents, needed, self._forced_autocast)
 
-    def _derivative(self, segment: Segment, key: BackwardKey, flags: Flags) -> Region:
+    def _derivative(self, segment: Segment, key: BackwardKey, history: History) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
         from gradc.aot.region import Region  # a region's derivative is a region: the two modules need each other
 
-        return Region(self._derivative_tape(segment, key, flags), self.settings, f"derivative of {self.name}")
+        tape = self._derivative_tape(segment, key, history)
+        return Region(tape, self.settings, f"derivative of {self.name}")
 
-    def _derivative_tape(self, segment: Segment, key: BackwardKey, flags: Flags) -> Tape:
+    def _derivative_tape(self, segment: Segment, key: BackwardKey, history: History) -> Tape:
         tape = self.tape
         refuse_other_formulas(tape, segment, create_graph=True)
         saved = [tape.saved[index] for index in segment.saved]
         with tape.fake_mode:
             fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
-            inputs = [_with_history(fake, *flag) for fake, flag in zip(fakes, flags, strict=True)]
-        inputs += [value.fake for value in saved]
+            inputs = [_with_history(fake, *flag) for fake, flag in zip(fakes, history.tangents, strict=True)]
+            inputs += [_as_weight(value.fake, is_one) for value, is_one in itertools.zip_longest(saved, history.weights or ())]
         names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
         edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
 
@@ -341,7 +359,7 @@ class Backwards:
             with watching(tape, segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
                 return run_nodes(tape, segment, tangents, key.needed, create_graph=True, recorder=derivative.recorder)
 
-        with tape.lock:
+        with tape.lock, autocast_set_to(key.ambient.autocast), torch.enable_grad():
             derivative = record(
                 backward,
                 [*inputs, *tape.symints.values()],
@@ -349,20 +367,38 @@ class Backwards:
                 tape.fake_mode,
                 f"{tape.recorder.name}_d",
                 edges=edges,
+                is_nested=history.weights is not None,
             )
         derivative.has_custom_ops |= tape.has_custom_ops
         if tape.symints:
-            derivative.again = lambda sizes: self._derivative_again(segment, key, flags, sizes)
+            derivative.again = lambda sizes: self._derivative_again(segment, key, history, sizes)
         return derivative
 
-    def _derivative_again(self, segment: Segment, key: BackwardKey, flags: Flags, sizes: Any) -> Tape:
+    def _derivative_again(self, segment: Segment, key: BackwardKey, history: History, sizes: Any) -> Tape:
         tangents = tuple(None if meta is None else _with_sizes(meta, sizes) for meta in key.tangents)
         # Of two symbols found equal since, the derivative knows one.
         values = {str(symbol): sizes(symbolic_number(number)) for symbol, number in self.tape.symints.items()}
         static = self._static(Sizes(values))
-        return static._derivative_tape(
-            static.segments[segment.number], dataclasses.replace(key, tangents=tangents), flags
-        )
+        same = static.segments[segment.number]
+        return static._derivative_tape(same, dataclasses.replace(key, tangents=tangents), history)
+
+
+def _none_for_other_copies(derivative: Region) -> Callable[..., Any]:
+    """``derivative``, but None if autocast keeps the copy of a weight in another dtype than the region was made for."""
+
+    def call(*inputs: Any) -> list[Any] | None:
+        with contextlib.suppress(CacheError):
+            return derivative(*inputs)
+        return None
+
+    return call
+
+
+def _as_weight(fake: torch.Tensor, is_weight: bool | None) -> torch.Tensor:
+    """``fake``, a leaf or not as said, if it is."""
+    if is_weight is None or not fake.requires_grad or fake.is_leaf == is_weight:
+        return fake
+    return _with_history(fake.detach(), True, is_weight)
 
 
 def _with_history(fake: torch.Tensor, requires_grad: bool, is_leaf: bool) -> torch.Tensor:
@@ -405,22 +441,24 @@ def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
 
 
 def _symbolic_stride(shape: tuple[Any, ...], tangent: torch.Tensor) -> tuple[Any, ...]:
-    """The strides of a dense or fully expanded tangent, over the symbols of its shape."""
-    if all(stride == 0 for stride in tangent.stride()):
-        return tangent.stride()
-    order = sorted(range(tangent.dim()), key=lambda d: (tangent.stride(d), tangent.size(d)))
+    """The strides of a tangent: over the symbols of its shape if it is dense but for expanded dimensions, or as they are."""
+    sizes, strides = tangent.size(), tangent.stride()
+    order = sorted(range(tangent.dim()), key=lambda d: (strides[d], sizes[d]))
     if tangent.is_contiguous():
         order = list(reversed(range(tangent.dim())))
-    strides: list[Any] = [1] * tangent.dim()
+    found: list[Any] = list(strides)
     number, expr = 1, sympy.Integer(1)
     for dim in order:
-        if tangent.stride(dim) != number and tangent.size(dim) != 1:
-            raise UnsupportedError("gradient of a dynamic shape that is neither dense nor expanded")
-        strides[dim] = int(expr) if expr.is_number else Sym(expr)
+        if strides[dim] == 0 and sizes[dim] != 1:
+            continue
+        if strides[dim] == number:
+            found[dim] = int(expr) if expr.is_number else Sym(expr)
+        elif sizes[dim] != 1:
+            return strides
         size = shape[dim]
-        number *= tangent.size(dim)
+        number *= sizes[dim]
         expr = expr * (size.expr if isinstance(size, Sym) else size)
-    return tuple(strides)
+    return tuple(found)
 
 
 def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:

@@ -17,10 +17,13 @@ from typing import Any
 import torch
 
 from gradc.aot.backward import Grads, run_nodes
+from gradc.aot.casts import cached_cast, weights_among
 from gradc.aot.kept import giving_out
+from gradc.aot.order import uses
 from gradc.aot.region import Call
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of
+from gradc.state import autocast_state
 from gradc.torch_private import next_sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -68,7 +71,25 @@ def differentiate(
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
         with tape.packing():
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
+    primals += _shared_casts(tape, grads, primals)
     return _LiveRegion(tape, grads, autocast).attach(primals)
+
+
+def _shared_casts(tape: _RealTape, grads: Grads, primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Autocast's copies of weights that the nodes cast, as further primals: what was unpacked is no weight that it knows."""
+    among = zip(tape.primals, primals, weights_among(primals) or ())
+    weights = [(primal.edge, live) for primal, live, is_weight in among if is_weight]
+    if not weights:
+        return []
+    tape.outputs = grads
+    found, tape.outputs = uses(tape), []
+    copies = []
+    for weight, node in ((live, node) for edge, live in weights if edge for node, _ in found[edge]):
+        dtype = node._input_metadata[0].dtype
+        if node.name() == "ToCopyBackward0" and (weight.device.type, dtype) in autocast_state().enabled:
+            copies.append(cached_cast(weight, dtype))
+            tape.primals.append(Primal("weight", None, (node, 0)))
+    return copies
 
 
 class _LiveRegion:

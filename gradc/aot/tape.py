@@ -21,7 +21,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from gradc.aot.casts import Cast
 from gradc.aot.fakes import fake_primal
@@ -262,17 +262,21 @@ def record(
     fake_mode: FakeTensorMode,
     name: str,
     edges: Sequence[Edge | None] | None = None,
+    is_nested: bool | None = None,
 ) -> Tape:
     """Run ``function`` on fake copies of ``inputs`` with gradient recording as it is now, and return the tape.
 
     ``inputs`` are tensors (real or fake: only their metadata counts), ints and SymInts. ``function`` takes
     ``(tape, *fakes)`` and returns a flat list. ``edges``, if given, names for an input the edge through which the function
-    really reads it: a saved tensor of another tape keeps that tape's edge.
+    really reads it: a saved tensor of another tape keeps that tape's edge. ``is_nested``, if given, tells whether an autocast
+    context is to be taken for open around the function; else it is as there is now.
 
     Raises:
         UnsupportedError: for what cannot run on fake tensors.
     """
     tape = Tape(fake_mode, name, is_derivative=edges is not None)
+    is_nested = autocast_nesting() > 0 if is_nested is None else is_nested
+    tape._may_cast = tape.is_derivative and is_nested
     fakes: list[Any] = [fake_primal(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in inputs]
     with fake_mode:
         for position, (fake, label) in enumerate(zip(fakes, names, strict=True)):
@@ -295,7 +299,6 @@ def record(
     _refuse_changed_saved(tape)
     _note_weights(tape)
     if any(tape.weights.values()):
-        is_nested = autocast_nesting() > 0
         tape.is_nested = None if tape.is_derivative else is_nested
         if is_nested:
             _hoist_weight_casts(tape)
@@ -314,7 +317,7 @@ def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Se
         inputs = [sizes(number) if fake is None else fake_primal(fake, mode, sizes) for fake, number in pairs]
         with autocast_set_to(state), autocast_nested() if is_nested else contextlib.nullcontext():
             with torch.set_grad_enabled(records):
-                return record(function, inputs, names, mode, tape.recorder.name)
+                return record(function, inputs, names, mode, tape.recorder.name, is_nested=is_nested)
 
     return again
 
@@ -324,10 +327,6 @@ def edge_of(tensor: torch.Tensor) -> Edge:
     with torch.enable_grad():
         edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
-
-
-def gradient_edge(edge: Edge) -> GradientEdge:
-    return GradientEdge(*edge)
 
 
 def _symints(tape: Tape, fakes: list[Any]) -> dict[sympy.Symbol, torch.SymInt]:
@@ -405,11 +404,23 @@ def _cast_by_autocast(tape: Tape, instruction: Any) -> int | None:
     if instruction.op is not _aten._to_copy.default or instruction.origin != _BY_AUTOCAST:
         return None
     slot = instruction.args[0].slot
+    if tape.is_derivative:  # what is saved is unpacked as a handle of its own
+        slot = tape.recorder.source_of(slot)
     if slot not in tape.recorder.inputs:
         return None
     position = tape.recorder.inputs.index(slot)
     fake = tape.primals[position].fake
+    if tape.is_derivative and not _is_cast_of(tape, instruction.outs[0], position):
+        return None
     return position if fake is not None and fake.requires_grad and fake.dtype == torch.float32 else None
+
+
+def _is_cast_of(tape: Tape, slot: int | None, position: int) -> bool:
+    """Whether the tensor of ``slot`` has the history of a cast that autocast makes of an argument."""
+    assert slot is not None, "a cast returns a tensor"
+    copy, source = tape.recorder.tensor_of(slot), tape.primals[position]
+    is_wanted = (copy.device.type, copy.dtype) in tape.recorder.ambient.enabled
+    return is_wanted and copy.grad_fn is not None and copy.grad_fn.next_functions[0] == source.edge
 
 
 _SAVED_ATTRIBUTES: dict[type, tuple[str, ...]] = {}

@@ -8,14 +8,36 @@ from tests.oracle import check, leaf
 grad = torch.autograd.grad
 
 
-def test_gradient_that_is_neither_dense_nor_expanded():
-    def step(compile, x):
-        y = compile(lambda x: (x.tanh(), x.sin()[..., 1:]), dynamic=True)(x)
-        strided = torch.empty_strided((4, 3), (9, 2)).normal_()
-        return grad(y, x, [strided, torch.ones_like(y[1])])
+@pytest.mark.parametrize("stride", [(9, 2), (0, 1), (1, 0), (1, 4)])
+def test_gradient_of_odd_strides(stride):
+    """Strides that are not those of the shape are numbers, in a Program of their own."""
 
-    report = check(step, leaf(4, 3), allow_fallback=True)
-    assert list(report.fallbacks) == ["gradient of a dynamic shape that is neither dense nor expanded"]
+    def step(compile, x):
+        f = compile(lambda x: (x.tanh(), x.sin()[..., 1:]), dynamic=True)
+        found = []
+        for n in (4, 3):
+            y = f(x[:n])
+            strided = torch.empty_strided((n, 3), stride).copy_(torch.randn(3).expand(n, 3))
+            found += grad(y, x, [strided, torch.ones_like(y[1])])
+        return found
+
+    check(step, leaf(4, 3))
+
+
+def test_backward_under_autocast_of_a_forward_without():
+    """The tape made again is one without an autocast context around it, too. Found by the fuzzer."""
+
+    def step(compile, x, w):
+        def f(x, w):
+            with torch.autocast("cpu", torch.float16):
+                return (x @ w).tanh() * x.shape[0]
+
+        y = compile(f, dynamic=True)(x, w)
+        with torch.autocast("cpu", torch.bfloat16), torch.autograd.detect_anomaly(check_nan=False):
+            return grad(y.sum(), (x, w))
+
+    report = check(step, leaf(5, 6), leaf(6, 6), allow_fallback=True)
+    assert report.fallbacks == {"anomaly mode during backward": 1}
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from gradc.aot.casts import cached_cast
 from gradc.executor import native
@@ -87,6 +88,57 @@ def test_cache_turned_off_inside():
         return out
 
     check(step, leaf(4, 4), leaf(4, 4))
+
+
+def square(w):
+    return F.linear(w, w), w @ w.t()
+
+
+def untraceable(w):
+    return F.linear(w.cumprod(0), w), F.linear(w, w).prod(0), w @ w.t()
+
+
+@pytest.mark.parametrize("has_hook", [True, False])
+@pytest.mark.parametrize("function", [square, untraceable, lambda w: (F.linear(w, w).tanh(), F.linear(w, w * 2))])
+def test_second_order_shares_the_copies_of_first_order(function, has_hook):
+    """The formulas of several nodes use one copy, so their gradients add up in bfloat16. Found by the fuzzer."""
+
+    def step(compile, w):
+        outs = compile(function)(w)
+        if has_hook:
+            outs[0].register_hook(lambda grad: grad * 2)
+        with autocast():
+            (first,) = torch.autograd.grad([out.square().sum() for out in outs], w, create_graph=True)
+            return first, torch.autograd.grad(first.square().sum(), w)
+
+    report = check(step, leaf(8, 4), allow_fallback=function is untraceable)
+    assert bool(report.fallbacks) == (function is untraceable)
+
+
+def test_second_order_of_a_weight_and_of_a_computed_tensor():
+    def step(compile, w):
+        f = compile(square)
+        for value in (w, w * 1, w):
+            with autocast():
+                (first,) = torch.autograd.grad([out.square().sum() for out in f(value)], value, create_graph=True)
+                first.square().sum().backward()
+        (first,) = torch.autograd.grad([out.square().sum() for out in f(w)], w, create_graph=True)
+        first.square().sum().backward()
+
+    check(step, leaf(8, 4))
+
+
+def test_second_order_where_the_copy_has_another_dtype():
+    def step(compile, w):
+        f = compile(lambda w: w.mm(w).sum(0))
+        out = f(w)
+        with autocast(torch.float16):
+            w @ w
+            with autocast(enabled=True):
+                (first,) = torch.autograd.grad(out.sum(), w, create_graph=True)
+                return first
+
+    check(step, leaf(4, 4), allow_fallback=True)
 
 
 @pytest.mark.parametrize("has_extension", [True, False])

@@ -75,7 +75,7 @@ class PythonDerive : public Derive {
         if (derivatives_.size() >= max_derivatives) { // sizes that keep changing
           derivatives_.clear();
         }
-        auto region = keep(backwards_->attr("differentiable_native")(segment, to_python(tangents), needed));
+        auto region = keep(backwards_->attr("differentiable_native")(segment, to_python(saved), to_python(tangents), needed));
         found = derivatives_.emplace(place, std::move(region)).first;
       }
       const py::object region = *found->second;
@@ -94,7 +94,8 @@ class PythonDerive : public Derive {
       for (const auto symbol : symbols) {
         arguments.append(symbol);
       }
-      return to_tensors(region(*arguments));
+      const py::object grads = region(*arguments);
+      return grads.is_none() ? std::nullopt : std::optional(to_tensors(grads));
     });
   }
 

@@ -489,6 +489,11 @@ std::optional<variable_list> SegmentNode::differentiate(
     const bool has_history = tangent.defined() && tangent.requires_grad();
     key.push_back(has_history + (has_history && tangent.is_leaf()));
   }
+  if (is_autocast_nested() && at::autocast::is_autocast_cache_enabled()) {
+    for (const auto& tensor : saved) {
+      key.push_back(tensor.requires_grad() && tensor.is_leaf() && !tensor.is_view()); // autocast keeps copies of such
+    }
+  }
   return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
 }
 
