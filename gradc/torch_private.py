@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedFakeTensorException,
 )
+from torch.autograd.graph import GradientEdge
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
@@ -252,6 +253,18 @@ def guard_weight(placeholder: torch.fx.Node, is_weight: bool) -> None:
     install_guard(AttrSource(source, "is_leaf").make_guard(GuardBuilder.BOOL_MATCH))
     if is_weight and not isinstance(argument.example, torch.nn.Parameter):  # which is made detached
         install_guard(AttrSource(source, "_base").make_guard(GuardBuilder.NONE_MATCH))
+
+
+def engine_grad(
+    starts: Sequence[tuple[Any, int]], targets: Sequence[tuple[Any, int]], grads: Sequence[torch.Tensor], create_graph: bool
+) -> Sequence[torch.Tensor | None]:
+    """``torch.autograd.grad`` between gradient edges, by torch's engine whatever is installed in its way. Keeps the graph."""
+    roots, inputs = (tuple(GradientEdge(*edge) for edge in edges) for edges in (starts, targets))
+    run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
+    found: Sequence[torch.Tensor | None] = run_backward(
+        roots, tuple(grads), True, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
+    )
+    return found
 
 
 def autocast_nesting() -> int:
@@ -536,6 +549,7 @@ __all__ = [
     "compile_fx_inner",
     "current_autograd_node",
     "dispatch_modes",
+    "engine_grad",
     "fake_mode_for",
     "functionalized_graph",
     "graph_breaks",

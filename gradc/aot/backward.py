@@ -22,13 +22,13 @@ from gradc.aot import formulas
 from gradc.aot.fakes import strided
 from gradc.aot.kept import is_python, watching
 from gradc.aot.segments import Segment
-from gradc.aot.tape import Edge, Node, Tape, gradient_edge
+from gradc.aot.tape import Edge, Node, Tape
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import Recorder
 from gradc.state import Ambient, autocast_set_to
-from gradc.torch_private import current_autograd_node, is_fake
+from gradc.torch_private import current_autograd_node, engine_grad, is_fake
 
 Grads = list[torch.Tensor | None]
 
@@ -188,14 +188,8 @@ def run_nodes(
             stack.callback(node.register_prehook(_undefine).remove)
         for node in segment.python_behind if tape.has_custom_ops else ():
             stack.enter_context(_silenced(node))
-        sums = torch.autograd.grad(
-            [gradient_edge(edge) for edge, _ in (*starts, *silent)],
-            [gradient_edge(edge) for edge in targets],
-            [tangent for _, tangent in (*starts, *silent)],
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-        )
+        begun = (*starts, *silent)
+        sums = engine_grad([edge for edge, _ in begun], list(targets), [tangent for _, tangent in begun], create_graph)
     if is_joined:
         first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
         return [first.get(position) for position in range(len(segment.exits))]
