@@ -71,4 +71,6 @@ def _segment_of(walk: Any, node: int) -> tuple[Backwards, int, Sizes] | None:
     if walk.name(node) != "SegmentFunctionBackward":
         return None
     live = walk.node(node)
+    if not isinstance(live.backwards, Backwards):
+        return None  # of a derivative that could not be traced: its tape is run node by node
     return live.backwards, live.segment.number, live.sizes

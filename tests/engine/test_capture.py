@@ -726,6 +726,58 @@ def test_strides_where_eager_adds_in_place_to_what_a_hooked_node_returned() -> N
     check(make)
 
 
+@pytest.mark.parametrize("compile", [lambda function: function, gradc.compile])
+def test_strides_where_a_node_hands_on_its_gradient(compile: Callable[..., Any]) -> None:
+    """A leaf steals it, and its strides in a dimension of size 1, unless somebody else holds it. Found by the fuzzer."""
+
+    def make() -> Step:
+        f = compile(lambda x, y: (x + y).mT)
+
+        def step(i: int) -> Any:
+            x, y, kept = leaf(2, 1), leaf(2, 1, seed=1), []
+            out = f(x, y)
+            if i % 2:
+                out.grad_fn.next_functions[0][0].register_prehook(lambda grads: kept.append(grads))
+            (out * 2).sum().backward()
+            return x.grad, y.grad, x.grad.stride(), y.grad.stride()
+
+        return step
+
+    check(make, captures=None)
+
+
+def test_over_a_derivative_that_cannot_be_traced() -> None:
+    """Its nodes are live ones with no Program behind them. Found by the fuzzer."""
+    f = gradc.compile(lambda x: x.cumprod(0).sin())
+
+    def grads_of(f: Callable[..., Any]) -> Any:
+        x = leaf(5)
+        (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        with compiled_autograd.enable():
+            first.square().sum().backward()
+        return first.detach(), x.grad
+
+    expected = grads_of(lambda x: x.cumprod(0).sin())
+    for _ in range(3):
+        assert same(expected, grads_of(f))
+    assert gradc.counters["fallbacks"] == {"derivative that cannot be traced": 3}
+
+
+def test_strides_behind_an_opaque_node() -> None:
+    """Found by the fuzzer."""
+
+    def make() -> Step:
+        def step(_: int) -> Any:
+            x = leaf(2, 1)
+            y = x.cumprod(0).view_as(x)
+            torch.dropout(y.mT, 0.5, True).sum().backward()
+            return x.grad, x.grad.stride()
+
+        return step
+
+    check(make)
+
+
 def test_strides_of_the_gradient_of_masked_select() -> None:
     """Its formula takes another way while a mode records, and loses the strides of a transposed input. Found by the fuzzer."""
 

@@ -39,6 +39,13 @@ bool is_plain_buffer(const at::Tensor& tensor, bool is_traced) {
       tensor.has_storage();
 }
 
+// Who holds the tensor, in C++ and in Python. Its Python object holds it, too, and is held by it.
+size_t num_holders(const at::Tensor& tensor) {
+  const size_t count = tensor.use_count();
+  PyObject* object = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+  return object ? count - 1 + (*c10::impl::getGlobalPyInterpreter())->refcnt(object) - 1 : count;
+}
+
 variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
   for (const auto& hook : node.post_hooks()) {
     outputs = (*hook)(outputs, inputs);
@@ -303,27 +310,29 @@ variable_list LiveRun::call(uint32_t node, variable_list inputs) {
 variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const variable_list held = inputs;
+  const auto known = holders_of_unheld(held);
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
-    if (live.accumulate && inputs.at(0).defined() && !held_values_.count(inputs[0].unsafeGetTensorImpl()) &&
-        !is_held_elsewhere(inputs[0], false)) {
+    if (live.accumulate && inputs.at(0).defined() && known.count(inputs[0].unsafeGetTensorImpl())) {
       inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
     }
     outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph);
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
+    const auto is_free = [&known](const at::Tensor& output) {
+      const auto found = known.find(output.unsafeGetTensorImpl()); // of an input that the node hands on
+      return found == known.end() ? torch::autograd::impl::is_tensor_stealable(output) : num_holders(output) <= found->second;
+    };
     std::vector<bool> is_owned;
     for (const auto& output : outputs) {
-      is_owned.push_back(
-          output.defined() && torch::autograd::impl::is_tensor_stealable(output) && output.has_storage() &&
-          output.storage().use_count() == 1);
+      is_owned.push_back(output.defined() && is_free(output) && output.has_storage() && output.storage().use_count() == 1);
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto& output = outputs[i];
       if (output.defined()) {
-        const bool is_held = !torch::autograd::impl::is_tensor_stealable(output);
+        const bool is_held = !is_free(output);
         const at::Tensor handle = output.variable_data();
         if (!walk_.nodes[node].accumulate && walk_.request.is_partial) {
           returned_.emplace(handle.unsafeGetTensorImpl(), output);
@@ -344,6 +353,17 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   observer_->boundary(node, held, outputs);
   observer_->snapshot(snapshot());
   return outputs;
+}
+
+// How many holders each input has that only the recording and the run hold.
+std::unordered_map<const void*, size_t> LiveRun::holders_of_unheld(const variable_list& inputs) const {
+  std::unordered_map<const void*, size_t> counts;
+  for (const auto& input : inputs) {
+    if (input.defined() && !held_values_.count(input.unsafeGetTensorImpl()) && !is_held_elsewhere(input, false)) {
+      counts.emplace(input.unsafeGetTensorImpl(), num_holders(input));
+    }
+  }
+  return counts;
 }
 
 // As AccumulateGrad::apply, with the recording's references left out of account when a gradient may be stolen.

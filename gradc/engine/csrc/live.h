@@ -91,6 +91,7 @@ class LiveRun {
   void receive(const Edge& edge, at::Tensor value);
   void add(variable_list& buffer, size_t position, at::Tensor value);
   void push(uint32_t node, variable_list inputs);
+  std::unordered_map<const void*, size_t> holders_of_unheld(const variable_list& inputs) const;
   bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
