@@ -24,10 +24,8 @@ import torch
 
 from tests.compilers import find
 from tests.fuzz.generate import generate
-from tests.fuzz.judge import Verdict, judge, kind_of, shrink
+from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
 from tests.fuzz.program import Program
-
-BAD = ("wrong", "hang", "crash")
 
 
 def main() -> int:
@@ -83,6 +81,9 @@ def _fuzz(options: argparse.Namespace) -> int:
     print(f"seed {options.seed}, programs {options.first} to {last - 1}: {dict(counts)}; {seconds:.0f} s")
     for reason, count in reasons.most_common():
         print(f"  eagerly {count}: {reason}")
+    for line in lines:
+        if line["status"] in BAD:
+            print(f"  {line['status']}, program {line['number']}: {kind_of(line['detail'])}")
     return int(any(counts[status] for status in BAD))
 
 

@@ -16,6 +16,7 @@ from tests.fuzz.program import Program, smaller
 from tests.oracle import Report, compare
 
 TIMEOUT_SECONDS = 30
+BAD = ("wrong", "hang", "crash", GRADC.name)  # statuses; the last where gradc is what a compiler stands on
 
 
 @dataclasses.dataclass(frozen=True)
