@@ -1,7 +1,7 @@
 """Sweep torch's own test material against eager.
 
     python -m tests.sweep ops --compiler gradc --dtype float32 --order 1 --jobs 2
-    python -m tests.sweep all          every suite that docs/sweep.md shows, under gradc and aot_eager
+    python -m tests.sweep all          every suite that docs/sweep.md shows, under gradc and aot_eager, or under --compiler
     python -m tests.sweep table        write docs/sweep.md from the results in docs/sweep/
 
 Each job is a process that writes one line for each op, so that a crash costs one op.
@@ -41,7 +41,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("suite", choices=[*SUITES, "all", "table"])
-    parser.add_argument("--compiler", "--backend", default="gradc")
+    parser.add_argument("--compiler", "--backend", help="gradc, if not said")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--order", type=int, default=1, choices=(1, 2))
     parser.add_argument("--jobs", type=int, default=2)
@@ -53,10 +53,11 @@ def _parse() -> argparse.Namespace:
 
 
 def _runs(options: argparse.Namespace) -> list[argparse.Namespace]:
+    compilers = [options.compiler] if options.compiler else ["gradc", "aot_eager"]
     if options.suite != "all":
-        return [options]
+        return [argparse.Namespace(**{**vars(options), "compiler": compilers[0]})]
     runs = []
-    for compiler in ("gradc", "aot_eager"):
+    for compiler in compilers:
         for suite, dtype, order in table.SHOWN:
             changes = {"suite": suite, "dtype": dtype, "order": order, "compiler": compiler}
             runs.append(argparse.Namespace(**{**vars(options), **changes}))
