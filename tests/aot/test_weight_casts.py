@@ -100,7 +100,7 @@ def untraceable(w):
 
 @pytest.mark.parametrize("has_hook", [True, False])
 @pytest.mark.parametrize("function", [square, untraceable, lambda w: (F.linear(w, w).tanh(), F.linear(w, w * 2))])
-def test_second_order_shares_the_copies_of_first_order(function, has_hook):
+def test_higher_orders_share_copies(function, has_hook):
     """The formulas of several nodes use one copy, so their gradients add up in bfloat16. Found by the fuzzer."""
 
     def step(compile, w):
@@ -109,7 +109,8 @@ def test_second_order_shares_the_copies_of_first_order(function, has_hook):
             outs[0].register_hook(lambda grad: grad * 2)
         with autocast():
             (first,) = torch.autograd.grad([out.square().sum() for out in outs], w, create_graph=True)
-            return first, torch.autograd.grad(first.square().sum(), w)
+            (second,) = torch.autograd.grad(first.square().mean(), w, create_graph=True)
+            return first, second, torch.autograd.grad(second.square().mean(), w)
 
     report = check(step, leaf(8, 4), allow_fallback=function is untraceable)
     assert bool(report.fallbacks) == (function is untraceable)

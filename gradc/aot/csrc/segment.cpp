@@ -18,6 +18,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <typeinfo>
 
@@ -465,6 +466,13 @@ void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& ne
   const auto is_elsewhere = [](const at::Tensor& tangent) { return tangent.defined() && !tangent.device().is_cpu(); };
   if (layout().targets.empty() || std::any_of(tangents.begin(), tangents.end(), is_elsewhere)) {
     return; // elsewhere, buffers come with streams and events
+  }
+  std::set<std::pair<const Node*, uint32_t>> targets;
+  for (const auto& exits : layout().targets) {
+    const auto& edge = next_edge(exits.front());
+    if (!targets.emplace(edge.function.get(), edge.input_nr).second) {
+      return; // two casts of one weight share a copy: what the tape has for two targets is one
+    }
   }
   tangents.resize(layout().entries.size());
   auto& task = current_graph_task();
