@@ -11,15 +11,16 @@ further order works by the same step.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from gradc.aot.backward import Grads, run_nodes
-from gradc.aot.casts import cached_cast, weights_among
+from gradc.aot.casts import Cast, weights_among
 from gradc.aot.kept import giving_out
-from gradc.aot.order import uses
+from gradc.aot.order import live_order, make_detours, uses
 from gradc.aot.region import Call
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Primal, Saved, Tape, edge_of
@@ -71,25 +72,24 @@ def differentiate(
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
         with tape.packing():
             grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
-    primals += _shared_casts(tape, grads, primals)
+    _share_casts(tape, grads, primals)
     return _LiveRegion(tape, grads, autocast).attach(primals)
 
 
-def _shared_casts(tape: _RealTape, grads: Grads, primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Autocast's copies of weights that the nodes cast, as further primals: what was unpacked is no weight that it knows."""
-    among = zip(tape.primals, primals, weights_among(primals) or ())
-    weights = [(primal.edge, live) for primal, live, is_weight in among if is_weight]
-    if not weights:
-        return []
+def _share_casts(tape: _RealTape, grads: Grads, lives: Sequence[torch.Tensor]) -> None:
+    """Make primals of the copies of weights that autocast made: what was unpacked is no weight that its cache knows."""
+    tape.primals = [dataclasses.replace(primal, fake=live) for primal, live in zip(tape.primals, lives, strict=True)]
     tape.outputs = grads
-    found, tape.outputs = uses(tape), []
-    copies = []
-    for weight, node in ((live, node) for edge, live in weights if edge for node, _ in found[edge]):
-        dtype = node._input_metadata[0].dtype
-        if node.name() == "ToCopyBackward0" and (weight.device.type, dtype) in autocast_state().enabled:
-            copies.append(cached_cast(weight, dtype))
-            tape.primals.append(Primal("weight", None, (node, 0)))
-    return copies
+    found = uses(tape)
+    weights = [position for position, is_one in enumerate(weights_among(lives) or ()) if is_one]
+    for position in weights:
+        weight = tape.primals[position]
+        for node, _ in found[weight.edge] if weight.edge else ():
+            dtype = node._input_metadata[0].dtype
+            if node.name() == "ToCopyBackward0" and (lives[position].device.type, dtype) in autocast_state().enabled:
+                tape.primals.append(Primal("weight", None, (node, 0), position, Cast(dtype)))
+    tape.recorder.inputs = list(range(len(tape.primals)))
+    make_detours(tape)
 
 
 class _LiveRegion:
@@ -113,11 +113,16 @@ class _LiveRegion:
 
     def attach(self, primals: list[torch.Tensor]) -> Grads:
         """Build the live nodes. The gradients, as what comes out of them."""
-        call = Call(self, primals)  # type: ignore[arg-type]
+        call, start = Call(self, primals), next_sequence_nr()  # type: ignore[arg-type]
         call.values = self.returned.tensors
+        for primal in self.tape.primals:
+            if primal.step is not None:
+                primals.append(primal.step(primals[primal.of], call.sizes))
         for segment in self.segments:
             call.attach(segment)
-        self.tape.saved = []  # each entry holds a node, which holds the tape
+        order = live_order(self.tape, self.segments, {})
+        call.put_in_order(order, call.nodes_of_primals(order), call.nodes_of_segments(), (), start)
+        self.tape.primals, self.tape.outputs, self.tape.saved = [], [], []  # which hold nodes, and these the tape
 
         def live(grad: torch.Tensor | None, edge: Edge | None) -> torch.Tensor | None:
             if edge is None:

@@ -17,7 +17,7 @@ import torch
 
 from gradc.aot.casts import Cast
 from gradc.aot.effects import Derived, Output, Plain, Returned, Value
-from gradc.aot.order import is_detour
+from gradc.aot.order import Made, is_detour
 from gradc.aot.segments import Segment
 from gradc.aot.tape import Primal
 from gradc.ir.program import AutocastState, Sym
@@ -67,7 +67,7 @@ class Layout:
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
     made: list[tuple[int, torch.dtype | None]]
-    live_order: list[tuple[str, int, int]]
+    live_order: list[Made]
     is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]

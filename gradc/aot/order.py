@@ -27,6 +27,8 @@ from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
 from gradc.errors import UnsupportedError
 from gradc.torch_private import sequence_nr
 
+Made = tuple[str, int, int]  # see live_order
+
 
 def make_detours(tape: Tape) -> None:
     """See the module's docstring. To be called once every primal is there that is made; a second call changes nothing."""
@@ -52,7 +54,7 @@ def make_detours(tape: Tape) -> None:
     _renumber(tape, num_arguments, order)
 
 
-def live_order(tape: Tape, segments: Sequence[Segment], views: dict[int, list[Node]]) -> list[tuple[str, int, int]]:
+def live_order(tape: Tape, segments: Sequence[Segment], views: dict[int, list[Node]]) -> list[Made]:
     """What a call makes, in the order in which eager makes the nodes; [] if the call makes them so.
 
     ``("primal", number, 0)`` is one that is made, ``("segment", number, 0)`` stands where its last node does, and
@@ -66,7 +68,7 @@ def live_order(tape: Tape, segments: Sequence[Segment], views: dict[int, list[No
     shown = {("output", i, depth): nodes[depth] for i, nodes in views.items() for depth in reversed(range(len(nodes)))}
     as_made = [*made, *(("segment", segment.number, 0) for segment in segments), *shown]
     others = collections.deque(sorted((made | shown).items(), key=lambda item: sequence_nr(item[1])))
-    order: list[tuple[str, int, int]] = []
+    order: list[Made] = []
     for segment in segments:
         last = max(map(sequence_nr, segment.nodes))
         while others and sequence_nr(others[0][1]) <= last:

@@ -14,7 +14,7 @@ What a node does when the engine runs it is ``derive.Backwards``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from gradc.aot.effects import (
 )
 from gradc.aot.native import direct_outputs, is_made_natively, lay_out
 from gradc.aot.node import SegmentFunction
-from gradc.aot.order import live_order
+from gradc.aot.order import Made, live_order
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Tape, edge_of
 from gradc.errors import UnsupportedError
@@ -100,17 +100,14 @@ class Region:
         for make in self.makers:
             call.primals.append(make(call.primals, call.sizes))
         # Before the forward: a view that it writes into has another node when it is next asked for.
-        nodes = {item: call.primals[item[1]].grad_fn for item in self.live_order if item[0] == "primal"}
+        nodes = call.nodes_of_primals(self.live_order)
         if self._native is None:
             segments = call.run(self._run)
         else:
             call.values, segments = self._native(call.primals, [call.sizes(shape) for shape in self._shapes])
         outputs = [call.output(output) for output in self.outputs]
         if self.live_order:
-            nodes |= {("segment", number, 0): node for number, node in enumerate(segments)}
-            nodes |= {item: _history(outputs[item[1]], item[2]) for item in self.live_order if item[0] == "output"}
-            live = [nodes[item] for item in self.live_order]
-            put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
+            call.put_in_order(self.live_order, nodes, segments, outputs, start)
         return outputs
 
 
@@ -172,7 +169,24 @@ class Call:
         with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
             for segment in self.region.segments:
                 self.attach(segment)
+        return self.nodes_of_segments()
+
+    def nodes_of_segments(self) -> list[Any]:
+        """The live nodes that were built in Python."""
         return [self._entries[segment.number, 0].grad_fn for segment in self.region.segments]
+
+    def nodes_of_primals(self, order: list[Made]) -> dict[Made, Any]:
+        """Those in the live order, by their places there."""
+        return {item: self.primals[item[1]].grad_fn for item in order if item[0] == "primal"}
+
+    def put_in_order(
+        self, order: list[Made], of_primals: dict[Made, Any], segments: Any, outputs: Sequence[Any], start: int
+    ) -> None:
+        """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order."""
+        nodes = of_primals | {("segment", number, 0): node for number, node in enumerate(segments)}
+        nodes |= {item: _history(outputs[item[1]], item[2]) for item in order if item[0] == "output"}
+        live = [nodes[item] for item in order]
+        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]

@@ -778,6 +778,23 @@ def test_strides_behind_an_opaque_node() -> None:
     check(make)
 
 
+def test_strides_of_a_sum_of_two_slices_of_a_gradient() -> None:
+    """Both with strides in a dimension of size 1 that no fresh tensor has. Found by the fuzzer."""
+
+    def make() -> Step:
+        f = gradc.compile(lambda x, y: -(torch.stack([x, y, x], 1) / 9))
+
+        def step(_: int) -> Any:
+            x = leaf(1, 3)
+            f(x, leaf(1, 3).detach().double()).sum().backward()
+            assert x.grad is not None and x.grad.stride() == (9, 1)
+            return x.grad
+
+        return step
+
+    check(make)
+
+
 def test_strides_of_the_gradient_of_masked_select() -> None:
     """Its formula takes another way while a mode records, and loses the strides of a transposed input. Found by the fuzzer."""
 
