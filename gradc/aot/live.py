@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gradc.aot.backward import Grads, run_nodes
-from gradc.aot.casts import Cast, weights_among
+from gradc.aot.casts import CacheError, Cast, weights_among
 from gradc.aot.kept import giving_out
 from gradc.aot.order import live_order, make_detours, uses
 from gradc.aot.region import Call
@@ -78,10 +78,12 @@ def differentiate(
 
 def _share_casts(tape: _RealTape, grads: Grads, lives: Sequence[torch.Tensor]) -> None:
     """Make primals of the copies of weights that autocast made: what was unpacked is no weight that its cache knows."""
+    weights = [position for position, is_one in enumerate(weights_among(lives) or ()) if is_one]
+    if not weights:
+        return
     tape.primals = [dataclasses.replace(primal, fake=live) for primal, live in zip(tape.primals, lives, strict=True)]
     tape.outputs = grads
     found = uses(tape)
-    weights = [position for position, is_one in enumerate(weights_among(lives) or ()) if is_one]
     for position in weights:
         weight = tape.primals[position]
         for node, _ in found[weight.edge] if weight.edge else ():
@@ -90,6 +92,14 @@ def _share_casts(tape: _RealTape, grads: Grads, lives: Sequence[torch.Tensor]) -
                 tape.primals.append(Primal("weight", None, (node, 0), position, Cast(dtype)))
     tape.recorder.inputs = list(range(len(tape.primals)))
     make_detours(tape)
+
+
+def _made(primal: Primal, call: Call) -> torch.Tensor:
+    assert primal.step is not None
+    try:
+        return primal.step(call.primals[primal.of], call.sizes)
+    except CacheError as error:  # in eager the op that the cast was for raises
+        raise RuntimeError(f"a formula of backward would meet two dtypes; weight cast before {error.detail}") from None
 
 
 class _LiveRegion:
@@ -117,7 +127,7 @@ class _LiveRegion:
         call.values = self.returned.tensors
         for primal in self.tape.primals:
             if primal.step is not None:
-                primals.append(primal.step(primals[primal.of], call.sizes))
+                primals.append(_made(primal, call))
         for segment in self.segments:
             call.attach(segment)
         order = live_order(self.tape, self.segments, {})
