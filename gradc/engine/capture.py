@@ -75,14 +75,14 @@ class LiveRecorder(Recorder):
     """A Recorder of real tensors that says when a call cannot stand in a recording.
 
     ``taint`` is the reason: the call's result depends on data, or it reads a tensor that nobody knows how to find again.
-    ``number`` is the number, wrapped in a tensor, that the present node multiplies or divides by.
+    ``number`` is the number that the present node multiplies or divides by: the tensor that wraps it, and its value.
     """
 
     def __init__(self, place: Any) -> None:
         super().__init__("compiled_autograd", lift=self._find, place=place)
         self.taint = ""
         self.has_offsets = False
-        self.number: torch.Tensor | None = None
+        self.number: tuple[torch.Tensor, Any] | None = None
         self._inputs: dict[tuple[Any, ...], int] = {}
         self._live: dict[tuple[Any, ...], int] = {}
 
@@ -122,9 +122,10 @@ class LiveRecorder(Recorder):
         if not isinstance(value, (bool, int, float)) or not isinstance(parameter.real_type, torch.TensorType):
             return value
         assert self.number is not None
-        if value != self.number.item():
+        tensor, number = self.number
+        if value != number:
             self.taint = self.taint or "number of unknown origin"
-        return self.number
+        return tensor
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(op, types, args, kwargs)
@@ -202,7 +203,7 @@ class Capture:
             for position, tensor in enumerate(tensors)
         ]
         self.twins = self._twins(tensors)
-        self.numbers = {node: tensors[position] for node, position in walk.number_inputs}
+        self.numbers = {node: (tensors[position], tensors[position].item()) for node, position in walk.number_inputs}
         self.events: list[Ran | Boundary] = []
         self.results: Slots = []
         self.failure = ""

@@ -71,6 +71,44 @@ def test_two_sizes_change_apart() -> None:
     assert counts()["captures"] == 2
 
 
+def test_numbers_in_formulas() -> None:
+    """A fake mode cannot read the tensor that wraps a number."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 3 * self.linear(x) / 2.5 + 1
+
+    check(Scaled(), lambda n: torch.randn(n, 8))
+    assert counts()["captures"] == 2
+
+
+@pytest.mark.parametrize("norm, shape", [(nn.BatchNorm1d(8), (8,)), (nn.InstanceNorm2d(3, affine=True), (3, 4, 4))])
+def test_norm_of_an_input_without_a_gradient(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    """Its kernel leaves out the gradient that nobody wants; its fake returns one."""
+    check(norm, lambda n: torch.randn(n, *shape), (4, 8, 12, 5, 9))
+    assert counts()["captures"] == 2
+
+
+def test_sum_of_a_gradient_that_two_nodes_hold() -> None:
+    """It is not added to in place. Symbolic sizes have no strides that C++ could compare."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.linear(x)
+            return hidden + hidden.tanh()[:, :1] + hidden
+
+    check(Twice(), lambda n: torch.randn(n, 8), (4, 7, 12, 5, 9))
+    assert counts()["captures"] == 2
+
+
 def test_convolution_norm_pool() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2))
     check(model, lambda n: torch.randn(n, 3, 6, 6), (4, 7, 2, 12, 4, 9))

@@ -457,10 +457,12 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
 // Whether eager adds in place to what a boundary returned, and so leaves strides that a sum would not have, in dimensions of
 // size 1. On another run a hook may keep the tensor: so the recording copies it first.
 bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
+  if (!observer_ || stand_ins_ || !owned_values_.count(tensor.unsafeGetTensorImpl()) || !is_plain_buffer(tensor, false) ||
+      is_subclass(other, false) || other.layout() != at::kStrided) {
+    return false;
+  }
   const bool is_usual = tensor.strides() == other.strides() && tensor.strides() == c10::contiguous_strides(tensor.sizes());
-  return observer_ && !stand_ins_ && owned_values_.count(tensor.unsafeGetTensorImpl()) && is_plain_buffer(tensor, false) &&
-      !is_subclass(other, false) && !is_usual &&
-      std::any_of(tensor.sizes().begin(), tensor.sizes().end(), [](int64_t size) { return size == 1; });
+  return !is_usual && std::any_of(tensor.sizes().begin(), tensor.sizes().end(), [](int64_t size) { return size == 1; });
 }
 
 bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
