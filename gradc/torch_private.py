@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import trace_rules
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.exc import InternalTorchDynamoError, TorchRuntimeError, unimplemented
@@ -108,6 +109,15 @@ def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
 
 def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
+
+
+def has_symbolic_sizes(values: Iterable[Any]) -> bool:
+    return any(is_fake(value) and value._has_symbolic_sizes_strides for value in values)
+
+
+def python_meta_kernels() -> contextlib.AbstractContextManager[Any]:
+    """Within, torch's Python kernels tell what an op returns, where there are some: not all in C++ know symbolic sizes."""
+    return enable_python_dispatcher()
 
 
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}

@@ -9,6 +9,7 @@ neither declared with ``add_input`` nor made by a recorded call is handed to ``l
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import re
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from gradc.ir.program import (
     map_leaves,
 )
 from gradc.state import autocast_state
-from gradc.torch_private import has_autocast_kernel, is_fake
+from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, python_meta_kernels
 
 _aten = torch.ops.aten
 _device = torch.ops.prim.device.default
@@ -161,7 +162,9 @@ class Recorder(TorchDispatchMode):
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor
         else:
             op_recorded = op
-        result = corrected(op, args, kwargs, self._call(op, args, kwargs))
+        with python_meta_kernels() if has_symbolic_sizes(leaves((args, kwargs))) else contextlib.nullcontext():
+            result = self._call(op, args, kwargs)
+        result = corrected(op, args, kwargs, result)
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))
