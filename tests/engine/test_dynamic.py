@@ -221,6 +221,20 @@ def test_loss_scale_that_changes_each_step() -> None:
     assert counts()["captures"] <= 2
 
 
+@pytest.mark.parametrize("operation", [torch.mul, torch.div])
+def test_scale_at_second_order(operation: Any) -> None:
+    """Nodes of two orders hold one number: it changes for both."""
+    x = torch.randn(3, 2, requires_grad=True)
+    for scale in (2.0, 3.0, 5.0):
+        found = []
+        for is_captured in (False, True):
+            (slope,) = torch.autograd.grad(operation(x, scale).sin().sum(), x, create_graph=True)
+            with compiled_autograd.enable() if is_captured else compiled_autograd.disable():
+                found.append(torch.autograd.grad(slope.square().sum(), x))
+        assert same(*found), scale
+    assert counts()["captures"] <= 2
+
+
 def test_fit() -> None:
     points = [[4, 32, 128, 7, 16], [7, 32, 224, 7, 49]]
     found = fit(points)

@@ -233,7 +233,6 @@ Walk::Walk(Request asked) : request(std::move(asked)) {
     add_tensor(grad);
   }
   num_grads = tensors.size();
-  AutogradCompilerCall compiler(SizeInput::STATIC);
   for (size_t i = 0; i < nodes.size(); ++i) {
     auto& live = nodes[i];
     live.begin = key.size();
@@ -244,7 +243,7 @@ Walk::Walk(Request asked) : request(std::move(asked)) {
       if (live.accumulate) {
         add_leaf(live);
       } else if (!visitor || !visitor(*this, live)) {
-        add_state(i, compiler);
+        add_state(i);
       }
     }
     live.last_tensor = tensors.size();
@@ -276,19 +275,16 @@ void Walk::add_leaf(LiveNode& live) {
   live.grad = add_tensor(std::as_const(variable).grad());
 }
 
-// The state of any generated node, as its own compiled_args tells it.
-void Walk::add_state(size_t node, AutogradCompilerCall& compiler) {
+// The state of any generated node, as its own compiled_args tells it. Each is asked by itself: asked together, a node would not
+// name again what one before it holds, a number too.
+void Walk::add_state(size_t node) {
   auto& live = nodes[node];
+  AutogradCompilerCall compiler(SizeInput::STATIC);
   NodeCall call(static_cast<uint32_t>(node), live.node);
   CompiledNodeArgs arguments(compiler, call);
-  const auto& held = compiler.tensor_args.inputs;
-  const size_t num_sizes = compiler.all_size_inputs.size();
-  const size_t num_tensors = held.size();
-  const size_t num_lifted = compiler.lifted_ivalue_args.args.size();
   live.node->compiled_args(arguments);
-  if (!compiler.sv_to_hooks.empty() || compiler.lifted_ivalue_args.args.size() != num_lifted) {
+  if (!compiler.sv_to_hooks.empty() || !compiler.lifted_ivalue_args.args.empty()) {
     live.is_opaque = true; // what it saved is unpacked by the user's hooks, when it runs
-    compiler.sv_to_hooks.clear();
     append(key, true);
     return;
   }
@@ -296,14 +292,14 @@ void Walk::add_state(size_t node, AutogradCompilerCall& compiler) {
   append(key, part.key_size);
   key.add(part.key, part.key_size);
   live.sizes = numbers.size();
-  live.num_sizes = compiler.all_size_inputs.size() - num_sizes;
-  for (size_t number = num_sizes; number < compiler.all_size_inputs.size(); ++number) {
-    numbers.push_back(compiler.all_size_inputs[number].value);
+  live.num_sizes = compiler.all_size_inputs.size();
+  for (const auto& size : compiler.all_size_inputs) {
+    numbers.push_back(size.value);
   }
   append(key, live.num_sizes);
   std::vector<int32_t> found;
-  for (size_t number = num_tensors; number < held.size(); ++number) {
-    found.push_back(add_tensor(held[number]));
+  for (const auto& held : compiler.tensor_args.inputs) {
+    found.push_back(add_tensor(held));
   }
   add_numbers(node, found);
 }

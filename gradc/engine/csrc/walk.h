@@ -17,7 +17,6 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -196,7 +195,7 @@ class Walk {
   void add_roots();
   void add_node(LiveNode& live);
   void add_leaf(LiveNode& live);
-  void add_state(size_t node, torch::dynamo::autograd::AutogradCompilerCall& compiler);
+  void add_state(size_t node);
   void add_numbers(size_t node, const std::vector<int32_t>& found);
   void add_tensors();
 
