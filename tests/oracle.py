@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,19 +91,27 @@ def check(
 
 def compare(step: Step, *inputs: Maker, compiler: Compiler = GRADC, compare_messages: bool = False) -> Report:
     """Run ``step`` eagerly and under ``compiler``; say what differs."""
-    eager = run(step, inputs, EAGER)
+    return compare_runs([(step, inputs)], compiler, compare_messages)
+
+
+def compare_runs(
+    runs: Sequence[tuple[Step, tuple[Maker, ...]]], compiler: Compiler = GRADC, compare_messages: bool = False
+) -> Report:
+    """Run steps one after the other, eagerly and under ``compiler``, which keeps what it compiled until the last."""
+    eager = [run(step, inputs, EAGER) for step, inputs in runs]
     compiler.reset()
     found: list[str] = []
     try:
         for _ in range(compiler.num_runs):
-            with compiler.backward():
-                compiled = run(step, inputs, compiler)
-            found += differences(eager, compiled, is_bitwise=compiler.is_bitwise, are_messages_compared=compare_messages)
+            for (step, inputs), expected in zip(runs, eager):
+                with compiler.backward():
+                    compiled = run(step, inputs, compiler)
+                found += differences(expected, compiled, is_bitwise=compiler.is_bitwise, are_messages_compared=compare_messages)
         fallbacks, num_graphs = compiler.fallbacks(), compiler.num_graphs()
     finally:
         compiler.reset()
-    name = getattr(step, "__name__", "step")
-    return Report(name, compiler.name, tuple(found), fallbacks, num_graphs, eager, compiled)
+    name = getattr(runs[0][0], "__name__", "step")
+    return Report(name, compiler.name, tuple(found), fallbacks, num_graphs, eager[0], compiled)
 
 
 def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0) -> Observation:

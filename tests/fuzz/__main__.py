@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --programs 200 --seed 0 --jobs 2
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
+    python -m tests.fuzz --vary --compiler captured      each at several sizes and with several numbers, compiled once
 
 A wrong program is shrunk to a few lines and printed as a test, one for each kind of difference and process. Ends with
 1 if there was any, a crash or a hang.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import json
 import logging
 import pathlib
@@ -25,7 +27,7 @@ import torch
 from tests.compilers import find
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
-from tests.fuzz.program import Program
+from tests.fuzz.program import VARIED, Program
 
 
 def main() -> int:
@@ -46,6 +48,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--compiler", default="gradc")
     parser.add_argument("--show", type=int, help="print this program and its verdict")
+    parser.add_argument("--vary", action="store_true", help="run each at several sizes and with several numbers")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--max-found", type=int, default=10, help="stop a process after so many wrong programs")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
@@ -54,7 +57,7 @@ def _parse() -> argparse.Namespace:
 
 def _show(options: argparse.Namespace) -> int:
     _quiet()
-    program = generate(options.seed, options.show)
+    program = _generate(options, options.show)
     verdict = judge(program, find(options.compiler))
     print(program.source())
     print(program.inputs, verdict.status, verdict.detail, sep="\n")
@@ -91,7 +94,7 @@ def _start(options: argparse.Namespace, first: int, file: pathlib.Path) -> subpr
     command = [sys.executable, "-m", "tests.fuzz", "--worker", str(file), "--first", str(first)]
     command += ["--programs", str(options.first + options.programs - first), "--seed", str(options.seed)]
     command += ["--jobs", str(options.jobs), "--compiler", options.compiler, "--max-found", str(options.max_found)]
-    return subprocess.Popen(command + ["--no-shrink"] * options.no_shrink)
+    return subprocess.Popen(command + ["--no-shrink"] * options.no_shrink + ["--vary"] * options.vary)
 
 
 def _record_crash(file: pathlib.Path, start: int, options: argparse.Namespace) -> int:
@@ -102,6 +105,7 @@ def _record_crash(file: pathlib.Path, start: int, options: argparse.Namespace) -
     done = len(file.read_text().splitlines()) if file.exists() else 0
     number = start + done * options.jobs
     command = [sys.executable, "-m", "tests.fuzz", "--show", str(number), "--seed", str(options.seed)]
+    command += ["--vary"] * options.vary
     in_eager = subprocess.run([*command, "--compiler", "eager"], capture_output=True).returncode
     status = "eager crashes" if in_eager < 0 else "crash"
     if status == "crash":
@@ -115,7 +119,7 @@ def _work(options: argparse.Namespace, file: pathlib.Path) -> None:
     compiler = find(options.compiler)
     kinds: collections.Counter[str] = collections.Counter()
     for number in range(options.first, options.first + options.programs, options.jobs):
-        program = generate(options.seed, number)
+        program = _generate(options, number)
         verdict = judge(program, compiler)
         _append(file, {"number": number, "status": verdict.status, "detail": verdict.detail})
         if verdict.status in BAD:
@@ -125,6 +129,11 @@ def _work(options: argparse.Namespace, file: pathlib.Path) -> None:
                 _print_found(options, number, program, verdict)
         if kinds.total() >= options.max_found:
             break
+
+
+def _generate(options: argparse.Namespace, number: int) -> Program:
+    program = generate(options.seed, number)
+    return dataclasses.replace(program, changes=VARIED) if options.vary else program
 
 
 def _print_found(options: argparse.Namespace, number: int, program: Program, verdict: Verdict) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.compilers import DYNAMO, DYNAMO_BY_GRADC, EAGER, GRADC, Compiler
 from tests.fuzz.program import Program, smaller
-from tests.oracle import Report, compare
+from tests.oracle import Report, compare_runs
 
 TIMEOUT_SECONDS = 30
 BAD = ("wrong", "hang", "crash", GRADC.name)  # statuses; the last where gradc is what a compiler stands on
@@ -111,11 +111,10 @@ def _compare(program: Program, compiler: Compiler) -> Report | None:
     def stop(*_: Any) -> None:
         raise _Hang
 
-    step, makers = program.step()
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(TIMEOUT_SECONDS)
+    signal.alarm(TIMEOUT_SECONDS * len(program.changes))
     try:
-        return compare(step, *makers, compiler=compiler)
+        return compare_runs(program.runs(), compiler)
     except _Hang:
         return None
     finally:

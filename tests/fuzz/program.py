@@ -1,13 +1,17 @@
 """A generated program: readable Python source, and the step that it defines.
 
-    Program.source() -> text          Program.step() -> (step, makers), for the oracle
+    Program.source() -> text          Program.runs() -> (step, makers) of each run, for the oracle
 
-The text is a test: ``inputs`` as makers, ``f`` compiled, the driver that calls it and differentiates.
+The text is a test: ``inputs`` as makers, ``f`` compiled, the driver that calls it and differentiates. A Program may run several
+times under one compilation, at other sizes and with other numbers.
 """
 
 from __future__ import annotations
 
+import ast
+import collections
 import dataclasses
+import functools
 import linecache
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +29,21 @@ class Block:
 
 
 Statement = str | Block
+Run = tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]
+_NUMBER = re.compile(r"((?:[*/+-] |(?:value|alpha|beta)=|\.(?:add|sub|mul|div)_?\())(\d+\.?\d*)(?![\w.])")
+_SIZE = re.compile(r"\((\d+)(?=[,)])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What a run has otherwise: sizes of inputs that are larger, numbers in the body that are."""
+
+    size: int = 0
+    number: int = 0
+
+
+AS_IT_IS = (Change(),)
+VARIED = tuple(Change(*both) for both in ((0, 0), (3, 0), (1, 0), (6, 2), (0, 2), (2, 0)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +56,7 @@ class Program:
         body: of the compiled function; its parameters are the names of ``inputs``.
         outputs: key -> name of the variable that is returned under it.
         driver: what the step does; calls ``f``, and appends to ``events`` what is to be compared.
+        changes: a run for each, under one compilation.
     """
 
     inputs: dict[str, str]
@@ -44,6 +64,7 @@ class Program:
     body: tuple[Statement, ...]
     outputs: dict[str, str]
     driver: tuple[Statement, ...]
+    changes: tuple[Change, ...] = AS_IT_IS
 
     def source(self, name: str = "step") -> str:
         parameters = ", ".join(self.inputs)
@@ -62,14 +83,50 @@ class Program:
         step = f"{name}_step"
         return f"{self.source(step)}\n\ndef test_{name}():\n    check({step}, {makers}, allow_fallback=True)\n"
 
-    def step(self) -> tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]:
-        """The step and the makers of its inputs."""
-        text = self.source()
-        filename = f"<fuzz {hash(text) & 0xFFFFFFFF:08x}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-        space: dict[str, Any] = {name: getattr(toolbox, name) for name in toolbox.__all__}
-        exec(compile(text, filename, "exec"), space)
-        return space["step"], tuple(eval(maker, space) for maker in self.inputs.values())
+    def runs(self) -> list[Run]:
+        """The step and the makers of its inputs, for each run."""
+        return [_run(_changed(self, change)) for change in self.changes]
+
+
+def _run(program: Program) -> Run:
+    return _step(program.source()), tuple(eval(maker, _toolbox()) for maker in program.inputs.values())
+
+
+@functools.lru_cache(maxsize=16)
+def _step(text: str) -> Callable[..., Any]:
+    """One function for one text: Dynamo takes another for another program."""
+    filename = f"<fuzz {hash(text) & 0xFFFFFFFF:08x}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    space = _toolbox()
+    exec(compile(text, filename, "exec"), space)
+    return space["step"]
+
+
+def _toolbox() -> dict[str, Any]:
+    return {name: getattr(toolbox, name) for name in toolbox.__all__}
+
+
+def _changed(program: Program, change: Change) -> Program:
+    if change == Change():
+        return program
+    inputs = _grown(program.inputs, change.size)
+    body = tuple(_with_numbers(statement, change.number) for statement in program.body)
+    return dataclasses.replace(program, inputs=inputs, body=body)
+
+
+def _grown(inputs: dict[str, str], more: int) -> dict[str, str]:
+    """The makers with a larger first size, where it is the most frequent of the first sizes."""
+    sizes = collections.Counter(found[1] for maker in inputs.values() if (found := _SIZE.search(maker)))
+    batch = max(sizes, key=lambda size: sizes[size], default="")
+    grown = f"({int(batch or 0) + more}"
+    return {name: _SIZE.sub(lambda found: grown if found[1] == batch else found[0], maker, 1) for name, maker in inputs.items()}
+
+
+def _with_numbers(statement: Statement, more: int) -> Statement:
+    """The statement with larger numbers, where it computes with one."""
+    if isinstance(statement, Block):
+        return Block(statement.head, tuple(_with_numbers(inner, more) for inner in statement.body))
+    return _NUMBER.sub(lambda found: f"{found[1]}{ast.literal_eval(found[2]) + more}", statement)
 
 
 def _indented(statements: tuple[Statement, ...], width: int) -> list[str]:
