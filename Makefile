@@ -11,7 +11,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
-	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0"
+	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
@@ -47,11 +47,11 @@ sweep: venv
 PROGRAMS ?= 200
 SEED     ?= 0
 fuzz: venv
-	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED) $(VARY)
 
 FORWARD ?= captured
 fuzz-captured: venv
-	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED) --compiler $(FORWARD)
+	$(BIN)/python -m tests.fuzz --programs $(PROGRAMS) --seed $(SEED) --compiler $(FORWARD) $(VARY)
 
 hooks: venv
 	$(BIN)/python -m benchmarks.hooks_every_step
