@@ -121,7 +121,6 @@ class Trace:
         inputs = _sources(capture.inputs, source)
         return cls(inputs, recorder.slots, recorder.constants, kept, events, _sources(capture.results, source))
 
-
     def used(self) -> set[int]:
         """The slots that something reads."""
         read = {leaf.slot for call in self.instructions for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Ref)}
