@@ -27,6 +27,7 @@ from gradc.backends import DEFAULT_BACKEND, lookup_backend
 from gradc.config import config
 from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.executor import native
+from gradc.frontend.cells import spelled_out
 from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
 from gradc.report.record import count, fallback
@@ -207,7 +208,7 @@ class _Runner(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
             return _Runner(args[0], self.tape).run(*args[1:], enable_io_processing=False)
-        return super().call_function(target, args, kwargs)
+        return super().call_function(spelled_out(target, args), args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op not in ("placeholder", "output"):

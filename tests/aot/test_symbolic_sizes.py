@@ -29,3 +29,36 @@ def test_two_graphs_serve_all_sizes(name):
 
     check(step, leaf(6, 6))
     assert max(graphs) == 2
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("kind", [torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell])
+def test_recurrent_cells(kind, is_tied, bias, autocast):
+    """With one weight for input and state the order of the calls shows in the sum of its gradients."""
+    graphs = []
+
+    def step(compile, cell):
+        if is_tied:
+            cell.weight_ih = cell.weight_hh
+
+        def unrolled(x):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                state = None
+                for _ in range(2):
+                    state = cell(x, state)
+                return state
+
+        f = compile(unrolled)
+        found = []
+        for n in (4, 7, 5):
+            cell.zero_grad()
+            made = f(torch.randn(n, 6))
+            sum(value.float().square().sum() for value in (made if isinstance(made, tuple) else (made,))).backward()
+            found += [made, *(p.grad for p in cell.parameters())]
+        graphs.append(gradc.counters["stats"]["unique_graphs"])
+        return found
+
+    check(step, lambda: kind(6, 6, bias=bias))
+    assert max(graphs) == 2
