@@ -20,8 +20,9 @@ import torch
 
 from gradc.aot.order import make_detours, uses
 from gradc.aot.tape import Edge, Node, Primal, Tape, edge_of
-from gradc.aot.views import Views, ViewStep, is_recorded, outdate
+from gradc.aot.views import NOT_STRIDED, Views, ViewStep, is_recorded, outdate
 from gradc.errors import UnsupportedError
+from gradc.executor import native
 from gradc.ir.passes import LAZY_VIEWS
 from gradc.ir.program import Ref, Sym, map_leaves
 from gradc.torch_private import is_made_under_no_grad, sequence_nr
@@ -66,7 +67,19 @@ class Derived:
         return tensor
 
 
-Output = Plain | Returned | Value | Derived
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    """An output that is a view of ``base``, which the user does not see, and that the region uses itself.
+
+    Its gradients from inside and outside meet in the segments, like those of a value, but when it is written into: then what
+    comes from outside goes past it, to ``base``.
+    """
+
+    base: Value
+    value: Value
+
+
+Output = Plain | Returned | Value | Derived | Inner
 
 
 def analyse_outputs(tape: Tape) -> tuple[tuple[Output, ...], list[tuple[torch.Tensor, Edge | None]]]:
@@ -105,8 +118,7 @@ class _Analysis:
             return Plain(out)
         if id(out) in self.primal_of:
             return Returned(self.primal_of[id(out)])
-        derived = self.derived(out)
-        return derived or self.value(out)
+        return self.derived(out) or self.inner(out) or self.value(out)
 
     def refuse_disorder(self, made: dict[int, Output]) -> None:
         """Views of an intermediate are made again last, in the order of the outputs; so its gradients add up in that order."""
@@ -150,6 +162,23 @@ class _Analysis:
             return None
         _refuse_history_of_its_own(out, steps)
         return Derived(base, tuple(_replay(made, self.tape) for made in steps), is_recorded(out))
+
+    def inner(self, out: torch.Tensor) -> Inner | None:
+        """``out`` as a view that the region uses, if its gradients add up in another order once it is written into.
+
+        Of two gradients, one from inside and one from outside, the order does not matter.
+        """
+        root, steps = self.views.path_to(out)
+        chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
+        if not steps or id(root) in self.primal_of or self.tape.is_derivative or not all(map(is_recorded, chain)):
+            return None
+        if sum(len(self.uses[edge_of(tensor)]) for tensor in chain) - len(steps) < 2:
+            return None
+        if any(call.op in NOT_STRIDED or slot in self.views.recorder.rewritten for call, slot in steps):
+            return None
+        if native.extension() is None:
+            raise UnsupportedError("view of an intermediate that is returned and used inside")
+        return Inner(self.value(root), self.value(out))
 
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.

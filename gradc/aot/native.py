@@ -103,7 +103,10 @@ def _made(primal: Primal) -> tuple[int, torch.dtype | None]:
 
 
 def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, Any]]:
-    """What a direct call returns: (kind, position, whether of an argument, plain value or maker of a view)."""
+    """What a direct call returns: (kind, position, whether of an argument, plain value or maker of a view).
+
+    No call that returns an ``Inner`` is direct.
+    """
     first: dict[int, int] = {}
     return [_direct_output(output, first.setdefault(id(output), i), i) for i, output in enumerate(outputs)]
 
@@ -121,6 +124,7 @@ def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, b
         case Derived(base):
             is_of_argument = isinstance(base, Returned)
             return "view", base.primal if isinstance(base, Returned) else base.position, is_of_argument, output.make
+    raise AssertionError(f"{output} has its own way")
 
 
 def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:

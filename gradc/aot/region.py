@@ -23,6 +23,7 @@ from gradc.aot.casts import CacheError
 from gradc.aot.derive import Backwards, Settings, Sizes
 from gradc.aot.effects import (
     Derived,
+    Inner,
     Output,
     Plain,
     Returned,
@@ -37,6 +38,7 @@ from gradc.aot.node import SegmentFunction
 from gradc.aot.order import Made, live_order
 from gradc.aot.segments import Segment, cut
 from gradc.aot.tape import Edge, Tape, edge_of
+from gradc.aot.views import as_view_of
 from gradc.errors import UnsupportedError
 from gradc.executor import native
 from gradc.ir.passes import drop_dead, refuse_phantoms
@@ -71,7 +73,8 @@ class Region:
         if native.is_plan(self._run):
             layout = lay_out(self, self._run)
             self._native, self._shapes, self._has_hooks = native.region(layout), layout.shapes, native.has_gradient_hooks
-            self._is_direct = not tape.symints and all(map(is_made_natively, tape.primals))
+            is_simple = not tape.symints and not any(isinstance(output, Inner) for output in self.outputs)
+            self._is_direct = is_simple and all(map(is_made_natively, tape.primals))
         log("graphs", lambda: f"forward of {name}\n{self.forward}", self)
 
     def _refuse_inner_views(self) -> None:
@@ -239,11 +242,13 @@ class Call:
                 return self.primals[position]
             case Value(position):
                 return self.live(position)
-            case Derived():
+            case Derived() | Inner():
                 if id(output) not in self._derived:
                     self._derived[id(output)] = self._derive(output)
                 return self._derived[id(output)]
 
-    def _derive(self, output: Derived) -> torch.Tensor:
+    def _derive(self, output: Derived | Inner) -> torch.Tensor:
         tensor = self.output(output.base)
-        return output.make(tensor, self.sizes)
+        if isinstance(output, Derived):
+            return output.make(tensor, self.sizes)
+        return as_view_of(tensor, self.output(output.value))

@@ -30,7 +30,7 @@ _aten = torch.ops.aten
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 # The ops of views that are no strided part of their base: torch always keeps those.
-_NOT_STRIDED = frozenset(
+NOT_STRIDED = frozenset(
     {_aten.view_as_real.default, _aten.view_as_complex.default, _aten._conj.default, _aten._neg_view.default, _aten.view.dtype}
 )
 
@@ -56,7 +56,7 @@ class ViewRecorder(Recorder):
                 for view in self._views[storage]:
                     self._rewrite(*view, call.where)
         elif is_view_op(op):
-            is_not_strided = op in _NOT_STRIDED or call.reads[0] in self._not_strided
+            is_not_strided = op in NOT_STRIDED or call.reads[0] in self._not_strided
             for slot, tensor in zip(call.outs, leaves(result), strict=True):
                 if slot is not None:
                     self._views[_storage(tensor)].append((slot, tensor))
@@ -136,6 +136,13 @@ def outdate(view: torch.Tensor) -> torch.Tensor:
     assert extension is not None, "without it, such views are refused"
     extension.outdate_view(view)
     return view
+
+
+def as_view_of(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, with its own history, as a view of what it shares memory with."""
+    extension = native.extension()
+    assert extension is not None, "without it, such views are refused"
+    return extension.as_view_of(base, tensor)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -210,6 +210,7 @@ py::object node_in_copy_slices(const py::object& node) {
 } // namespace
 
 void bind_segments(py::module_& module) {
+  module.def("as_view_of", torch::wrap_pybind_function(as_view_of), "(base, tensor) -> a view; see views.h");
   module.def("cached_cast", torch::wrap_pybind_function(cached_cast), "(leaf, dtype) -> autocast's copy of it");
   module.def(
       "has_gradient_hooks",

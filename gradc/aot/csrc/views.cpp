@@ -1,5 +1,6 @@
 #include "views.h"
 
+#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace gradc {
@@ -29,6 +30,14 @@ void outdate_view(const at::Tensor& view) {
   if (auto* meta = view_meta(view)) {
     meta->set_attr_version(static_cast<uint32_t>(view._version()) - 1);
   }
+}
+
+at::Tensor as_view_of(const at::Tensor& base, const at::Tensor& tensor) {
+  namespace impl = torch::autograd::impl;
+  impl::set_version_counter(base, impl::version_counter(tensor));
+  auto view = torch::autograd::as_view(base, tensor.variable_data(), true, true);
+  impl::set_gradient_edge(view, impl::gradient_edge(tensor));
+  return view;
 }
 
 } // namespace gradc

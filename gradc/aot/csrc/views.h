@@ -14,4 +14,8 @@ bool is_view_outdated(const at::Tensor& view);
 // Makes it so, without a write.
 void outdate_view(const at::Tensor& view);
 
+// `tensor`, which lies in the memory of `base`, as a view of it: written into, it changes the history of `base`. Its own history
+// is that of `tensor`. The three count their versions as one.
+at::Tensor as_view_of(const at::Tensor& base, const at::Tensor& tensor);
+
 } // namespace gradc
