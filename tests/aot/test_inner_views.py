@@ -1,4 +1,4 @@
-"""An output that is a view of a value nobody sees, and that the region uses itself: written into, it changes that value's history."""
+"""Outputs that are views of a value nobody sees, and that the region uses itself: written into, they change its history."""
 
 import pytest
 import torch
