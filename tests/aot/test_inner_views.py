@@ -15,6 +15,7 @@ VIEWS = {
     "flat": lambda x: (x * 3).view(-1),
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x)[1:],
     "transposed": lambda x: (x * 3).T,
+    "written before": lambda x: (x * 3).mul_(1.5).add_(1).view(2, -1),
 }
 OUTSIDE = {
     "nothing": lambda view: view,
