@@ -164,15 +164,12 @@ class _Analysis:
         return Derived(base, tuple(_replay(made, self.tape) for made in steps), is_recorded(out))
 
     def inner(self, out: torch.Tensor) -> Inner | None:
-        """``out`` as a view that the region uses, if its gradients add up in another order once it is written into.
-
-        Of two gradients, one from inside and one from outside, the order does not matter.
-        """
+        """``out`` as a view that the region uses: its gradients add up in another order once it is written into."""
         root, steps = self.views.path_to(out)
         chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
         if not steps or id(root) in self.primal_of or self.tape.is_derivative or not all(map(is_recorded, chain)):
             return None
-        if sum(len(self.uses[edge_of(tensor)]) for tensor in chain) - len(steps) < 2:
+        if sum(len(self.uses[edge_of(tensor)]) for tensor in chain) - len(steps) < 1:
             return None
         if any(call.op in NOT_STRIDED or slot in self.views.recorder.rewritten for call, slot in steps):
             return None

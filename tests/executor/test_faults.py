@@ -211,10 +211,13 @@ def test_memory_is_flat_over_many_faults(place: str, is_captured: bool) -> None:
         step(run, x)
         for _ in range(5):
             fault()
-        before = held()
-        for _ in range(20):
-            fault()
-    assert held().resident_mib - before.resident_mib < 40, "half of what the steps made"
+        grown = []
+        for _ in range(2):  # what is left alive is left by both rounds
+            before = held()
+            for _ in range(20):
+                fault()
+            grown.append(held().resident_mib - before.resident_mib)
+    assert min(grown) < 40, "half of what the steps made"
 
 
 def raised_by(run: Callable[[], Tensor]) -> tuple[type[BaseException], str]:
