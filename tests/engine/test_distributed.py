@@ -68,6 +68,8 @@ def _work(rank: int, port: int, make: Callable[[], nn.Module], fallbacks: dict[s
         assert num_run == 0 or counts[0]["captures"] == 1, counts
     finally:
         dist.destroy_process_group()
+    # In eager, too, FSDP2's group lives on, and its threads may free tensors while the interpreter ends: pytorch#179291
+    os._exit(0)
 
 
 @pytest.mark.parametrize(("make", "fallbacks"), [(_ddp, {}), (_fsdp2, {})])
