@@ -118,7 +118,7 @@ class _Analysis:
             return Plain(out)
         if id(out) in self.primal_of:
             return Returned(self.primal_of[id(out)])
-        return self.derived(out) or self.inner(out) or self.value(out)
+        return self.view(out) or self.value(out)
 
     def refuse_disorder(self, made: dict[int, Output]) -> None:
         """Views of an intermediate are made again last, in the order of the outputs; so its gradients add up in that order."""
@@ -149,33 +149,19 @@ class _Analysis:
             self.values.append((out, edge_of(out) if is_recorded(out) else None))
         return Value(self.position_of[id(out)])
 
-    def derived(self, out: torch.Tensor) -> Derived | None:
-        """How to make ``out`` again as a view; None if it is none, or if nothing outside can tell that it is one."""
+    def view(self, out: torch.Tensor) -> Derived | Inner | None:
+        """How ``out`` becomes a view, as in eager; None if it is none, or if nothing outside can tell that it is one."""
         root, steps = self.views.path_to(out)
         if not steps:
             return None
         if id(root) in self.primal_of:
             base: Returned | Value = Returned(self.primal_of[id(root)])
-        elif self.is_shown(out, root, steps) or self.is_last(out, root, steps):
+        elif self.is_shown(out, root, steps) or self.is_last(root, steps):
             base = self.value(root)
         else:
-            return None
+            return Inner(self.value(root), self.value(out)) if self.is_used(root, steps) else None
         _refuse_history_of_its_own(out, steps)
         return Derived(base, tuple(_replay(made, self.tape) for made in steps), is_recorded(out))
-
-    def inner(self, out: torch.Tensor) -> Inner | None:
-        """``out`` as a view that the region uses: its gradients add up in another order once it is written into."""
-        root, steps = self.views.path_to(out)
-        chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
-        if not steps or id(root) in self.primal_of or self.tape.is_derivative or not all(map(is_recorded, chain)):
-            return None
-        if sum(len(self.uses[edge_of(tensor)]) for tensor in chain) - len(steps) < 1:
-            return None
-        if any(call.op in NOT_STRIDED or slot in self.views.recorder.rewritten for call, slot in steps):
-            return None
-        if native.extension() is None:
-            raise UnsupportedError("view of an intermediate that is returned and used inside")
-        return Inner(self.value(root), self.value(out))
 
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.
@@ -187,18 +173,32 @@ class _Analysis:
         is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
         return is_leaf or is_one_of_many or root.untyped_storage()._cdata in self.shared
 
-    def is_last(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
-        """True if inside the region nothing uses the view ``out``, nor its root but for it: it may as well be a live view.
+    def is_last(self, root: torch.Tensor, steps: list[ViewStep]) -> bool:
+        """True if inside the region nothing uses the view, nor its root but for it: it may as well be a live view.
 
         The user can tell it from a tensor of its own by a hook, which a view loses when it is modified in place. Not a lazy
         conjugate or negative: the segment's tangents would have the lazy bit, which no Program is made for.
         """
         if any(instruction.op in LAZY_VIEWS for instruction, _ in steps):
             return False
+        return self.num_uses(root, steps) == [1] * len(steps) + [0]
+
+    def is_used(self, root: torch.Tensor, steps: list[ViewStep]) -> bool:
+        """True if the region uses the view, or what it is a view of: gradients add up otherwise once it is written into."""
+        if sum(self.num_uses(root, steps)) <= len(steps):
+            return False
+        if any(call.op in NOT_STRIDED or slot in self.views.recorder.rewritten for call, slot in steps):
+            return False
+        if native.extension() is None:
+            raise UnsupportedError("view of an intermediate that is returned and used inside")
+        return True
+
+    def num_uses(self, root: torch.Tensor, steps: list[ViewStep]) -> list[int]:
+        """How often the region uses the root, and each view on the way from it; none where gradients go by other ways."""
         chain = [root, *(self.tape.recorder.tensor_of(slot) for _, slot in steps)]
         if self.tape.is_derivative or not all(map(is_recorded, chain)):
-            return False
-        return [len(self.uses[edge_of(tensor)]) for tensor in chain] == [1] * len(steps) + [0]
+            return []
+        return [len(self.uses[edge_of(tensor)]) for tensor in chain]
 
     @functools.cached_property
     def uses(self) -> dict[Edge, list[tuple[Any, int]]]:

@@ -48,6 +48,17 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+class Hidden(nn.Module):
+    """``formula`` of what a linear layer makes."""
+
+    def __init__(self, formula: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.formula = nn.Linear(8, 4), formula
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.formula(self.linear(x))
+
+
 def test_batch_sizes_need_two_captures() -> None:
     check(mlp(), lambda n: torch.randn(n, 8))
     assert counts()["captures"] == 2
@@ -73,16 +84,7 @@ def test_two_sizes_change_apart() -> None:
 
 def test_numbers_in_formulas() -> None:
     """A fake mode cannot read the tensor that wraps a number."""
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 3 * self.linear(x) / 2.5 + 1
-
-    check(Scaled(), lambda n: torch.randn(n, 8))
+    check(Hidden(lambda hidden: 3 * hidden / 2.5 + 1), lambda n: torch.randn(n, 8))
     assert counts()["captures"] == 2
 
 
@@ -95,17 +97,8 @@ def test_norm_of_an_input_without_a_gradient(norm: nn.Module, shape: tuple[int, 
 
 def test_sum_of_a_gradient_that_two_nodes_hold() -> None:
     """It is not added to in place. Symbolic sizes have no strides that C++ could compare."""
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = self.linear(x)
-            return hidden + hidden.tanh()[:, :1] + hidden
-
-    check(Twice(), lambda n: torch.randn(n, 8), (4, 7, 12, 5, 9))
+    model = Hidden(lambda hidden: hidden + hidden.tanh()[:, :1] + hidden)
+    check(model, lambda n: torch.randn(n, 8), (4, 7, 12, 5, 9))
     assert counts()["captures"] == 2
 
 
