@@ -20,10 +20,12 @@ from gradc.ir.program import AutocastState
 from gradc.torch_private import (
     autocast_nesting,
     close_autocast,
+    close_transforms,
     is_anomaly_enabled,
     is_forward_ad_active,
     is_functorch_active,
     num_dispatch_modes,
+    transforms,
 )
 
 DEVICES: tuple[str, ...] = ("cpu",) + (("cuda",) if torch.cuda.is_available() else ())
@@ -104,11 +106,13 @@ def _restore_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
 
 @contextlib.contextmanager
 def modes_kept_on_error() -> Iterator[None]:
-    """Put autocast and grad mode back if the block raises: a graph of Dynamo's enters and leaves them by plain calls."""
+    """Put autocast, grad mode and transforms back if the block raises: Dynamo's graphs enter and leave them by plain calls."""
     nesting, are_gradients_recorded, before = autocast_nesting(), torch.is_grad_enabled(), _autocast_settings()
+    entered = transforms()
     try:
         yield
     except BaseException:
+        close_transforms(entered)
         torch.set_grad_enabled(are_gradients_recorded)
         _restore_autocast(before)
         close_autocast(nesting)

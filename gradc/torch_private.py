@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, ConstantSource, DictGetItemSource, FloatTensorSource, NNModuleSource
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables import builder
+from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -290,6 +293,41 @@ def close_autocast(nesting: int) -> None:
             torch.clear_autocast_cache()
 
 
+def transforms() -> tuple[int, int, bool, bool, str | None]:
+    """How deep this thread is in torch.func's transforms and in dual levels, and the flags that they set while they run."""
+    return (
+        torch._C._functorch.get_dynamic_layer_stack_depth(),
+        torch.autograd.forward_ad._current_level,
+        torch._C._is_fwd_grad_enabled(),
+        torch._C._functorch.get_inplace_requires_grad_allowed(),
+        torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
+    )
+
+
+def close_transforms(before: tuple[int, int, bool, bool, str | None]) -> None:
+    """Leave what was entered since ``before``: a graph of Dynamo's enters transforms by plain calls, and its end leaves them."""
+    depth, dual_level, has_forward_gradients, is_in_place_allowed, why_hooks_are_refused = before
+    torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while torch.autograd.forward_ad._current_level > dual_level:
+        torch.autograd.forward_ad.exit_dual_level()
+    if dual_level < 0:
+        _close_dual_level()
+    torch._C._set_fwd_grad_enabled(has_forward_gradients)
+    torch._C._functorch.set_inplace_requires_grad_allowed(is_in_place_allowed)
+    torch._C._autograd._saved_tensors_hooks_enable()
+    if why_hooks_are_refused is not None:
+        torch._C._autograd._saved_tensors_hooks_disable(why_hooks_are_refused, fail_if_non_empty=False)
+
+
+def _close_dual_level() -> None:
+    """Leave the level that C++ alone knows. Nothing tells whether there is one, but that there cannot be two."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:
+        level = 0
+    torch._C._exit_dual_level(level=level)
+
+
 @contextlib.contextmanager
 def autocast_nested() -> Iterator[None]:
     """As inside an autocast context that changes nothing."""
@@ -368,6 +406,49 @@ def run_eagerly_where_dynamo_fails(is_ours: Callable[[Any], bool], note: Callabl
             return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(action, FrameAction.DEFAULT))
 
     ConvertFrame.__call__ = call  # type: ignore[method-assign]
+
+
+def run_optimizers_eagerly(is_ours: Callable[[Any], bool], note: Callable[[str, Any], None]) -> None:
+    """Leave the steps of torch's optimizers out of graphs, in what ``is_ours`` (a backend) compiles.
+
+    Under Dynamo they take other branches, which round otherwise: they ask ``torch.compiler.is_compiling()``. A user's own
+    optimizer is compiled. ``note`` is called with the name of an optimizer and the backend, at each step.
+    """
+    inlined, converted = UserFunctionVariable.call_function, ConvertFrame.__call__
+    folder, others = os.path.dirname(torch.optim.__file__), ("lr_scheduler.py", "swa_utils.py")
+    base = os.path.join(folder, "optimizer.py")
+
+    def is_of_an_optimizer(function: Any) -> bool:
+        path = getattr(inspect.unwrap(function), "__code__", function).co_filename
+        return path.startswith(folder) and path != base and os.path.basename(path) not in others
+
+    @functools.wraps(inlined)
+    def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_ours(tx.output.compiler_fn) and is_of_an_optimizer(self.fn):
+            unimplemented(
+                gb_type="gradc: optimizer",
+                context=self.fn.__name__,
+                explanation="gradc runs the steps of optimizers as eager does.",
+                hints=[],
+            )
+        return inlined(self, tx, *args, **kwargs)
+
+    @functools.wraps(converted)
+    def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        code, backend = frame.f_code, self._torchdynamo_orig_backend
+        if not (code.co_filename == base or is_of_an_optimizer(code)) or not is_ours(backend):
+            return converted(self, frame, *args, **kwargs)
+        owner = frame.f_locals.get("self") or next(iter(frame.f_locals.get("args", ())), None)
+        is_users = isinstance(owner, torch.optim.Optimizer) and not is_of_an_optimizer(type(owner).step)
+        if is_users and code.co_filename == base:
+            return converted(self, frame, *args, **kwargs)
+        if code.co_name == ("step" if is_users else "wrapper") and isinstance(owner, torch.optim.Optimizer):
+            note(type(owner).__name__, backend)
+        skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
+
+    UserFunctionVariable.call_function = inline  # type: ignore[method-assign]
+    ConvertFrame.__call__ = convert  # type: ignore[method-assign]
 
 
 def keep_ops_whole(is_ours: Callable[[Any], bool]) -> None:
@@ -555,6 +636,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "call_natively",
     "close_autocast",
+    "close_transforms",
     "compilations",
     "compile_fx_inner",
     "current_autograd_node",
@@ -584,11 +666,13 @@ __all__ = [
     "num_dispatch_modes",
     "put_in_order",
     "run_eagerly_where_dynamo_fails",
+    "run_optimizers_eagerly",
     "saved_tensors_hooks_enabled",
     "sequence_nr",
     "settle_sizes",
     "skip_frames_of",
     "tracing_context",
+    "transforms",
     "unpack_whole_tensors",
     "will_engine_execute",
     "without_dispatch_modes",

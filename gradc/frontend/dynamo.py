@@ -9,9 +9,11 @@ captured it: the GraphModule itself, in eager mode.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,6 +48,7 @@ from gradc.torch_private import (
     keep_ops_whole,
     keep_views_in_graphs,
     run_eagerly_where_dynamo_fails,
+    run_optimizers_eagerly,
     skip_frames_of,
     tracing_context,
     unpack_whole_tensors,
@@ -72,13 +75,36 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile one graph of Dynamo's; the eager graph itself where that is not possible, counted under ``fallbacks``."""
     count("stats", "unique_graphs")
-    eagerly = modes_kept_on_error()(graph.forward)
+    graph, attributes = _lift_attributes(graph)
+    compiled = modes_kept_on_error()(graph.forward)
     try:
-        region = compile_region(graph, inputs, options)
+        region = compile_region(graph, [*attributes, *inputs], options)
+        compiled = _guarded(region, graph, compiled, options)
     except UnsupportedError as error:
         fallback(error.kind, error.detail, error.where or _first_line(graph), fullgraph=options.fullgraph)
-        return eagerly
-    return _guarded(region, graph, eagerly, options)
+    return functools.partial(compiled, *attributes) if attributes else compiled
+
+
+def _lift_attributes(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """The graph with the tensors that Dynamo keeps on it, an optimizer's states, as its first inputs; and these tensors."""
+    names = [node.target for node in graph.graph.find_nodes(op="get_attr")]
+    tensors = {name: value for name in names if isinstance(value := operator.attrgetter(name)(graph), torch.Tensor)}
+    if not tensors:
+        return graph, []
+    nodes = copy.deepcopy(graph.graph)  # Dynamo will look at its own once more
+    first = next(iter(nodes.nodes))
+    placeholders: dict[int, torch.fx.Node] = {}
+    for node in nodes.find_nodes(op="get_attr"):
+        if node.target in tensors:
+            number = id(tensors[node.target])
+            if number not in placeholders:
+                with nodes.inserting_before(first):
+                    placeholders[number] = nodes.placeholder(node.target.replace(".", "_"))
+                placeholders[number].meta = node.meta
+            node.replace_all_uses_with(placeholders[number])
+            nodes.erase_node(node)
+    by_number = {id(value): value for value in tensors.values()}
+    return torch.fx.GraphModule(graph, nodes), [by_number[number] for number in placeholders]
 
 
 def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Region:
@@ -257,12 +283,21 @@ def _first_line(graph: torch.fx.GraphModule) -> str:
 
 def is_ours(compiler: Any) -> bool:
     """True for a backend of Dynamo's that is gradc, under whatever wrappers of torch's."""
+    return _unwrapped(compiler) is not None
+
+
+def _unwrapped(compiler: Any) -> Any:
     names = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn")
     while compiler is not None:
         if compiler is backend or type(compiler).__module__.startswith("gradc."):
-            return True
+            break
         compiler = next((getattr(compiler, name) for name in names if hasattr(compiler, name)), None)
-    return False
+    return compiler
+
+
+def _note_optimizer(name: str, compiler: Any) -> None:
+    options = getattr(_unwrapped(compiler), "options", Options())
+    fallback("optimizer", name, fullgraph=options.fullgraph)
 
 
 break_graph_where_eager_is_needed(is_ours)
@@ -270,6 +305,7 @@ break_graph_where_values_are_read(is_ours)
 keep_ops_whole(is_ours)
 keep_views_in_graphs(is_ours)
 run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed"))
+run_optimizers_eagerly(is_ours, _note_optimizer)
 unpack_whole_tensors(is_ours)
 call_natively()
 guard_module_hooks(native.no_hooks)

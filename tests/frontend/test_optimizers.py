@@ -1,0 +1,182 @@
+"""Whole training steps compiled, their optimizer's step too: it runs eagerly, for traced it would round otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+import gradc
+from gradc.errors import GradcError
+from tests.oracle import check
+
+Make = Callable[[Iterable[nn.Parameter]], optim.Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "SGD": lambda weights: optim.SGD(weights, lr=0.05),
+    "SGD, momentum": lambda weights: optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=0.1),
+    "SGD, foreach": lambda weights: optim.SGD(weights, lr=0.05, foreach=True),
+    "SGD, fused": lambda weights: optim.SGD(weights, lr=0.05, fused=True),
+    "Adam": lambda weights: optim.Adam(weights, lr=0.05),
+    "Adam, foreach": lambda weights: optim.Adam(weights, lr=0.05, foreach=True),
+    "AdamW": lambda weights: optim.AdamW(weights, lr=0.05, amsgrad=True),
+    "RMSprop": lambda weights: optim.RMSprop(weights, lr=0.05, momentum=0.9, centered=True),
+    "Adagrad": lambda weights: optim.Adagrad(weights, lr=0.05),
+    "RAdam": lambda weights: optim.RAdam(weights, lr=0.05),
+    "Rprop": lambda weights: optim.Rprop(weights, lr=0.05),
+}
+NUM_STEPS = 4
+
+
+class Signs(optim.Optimizer):
+    """A user's own: steps by the sign of a running mean."""
+
+    def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+        super().__init__(weights, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    state["mean"] = torch.zeros_like(weight)
+                state["mean"].lerp_(weight.grad, 0.1)
+                weight.add_(state["mean"].sign(), alpha=-group["lr"])
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def states(optimizer: optim.Optimizer) -> list[Any]:
+    return [dict(state) for state in optimizer.state.values()]
+
+
+def whole_step(make: Make, decay: float = 0.5) -> Callable[..., Any]:
+    """A training step compiled as one function, clipping and schedule included."""
+
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer = make(net.parameters())
+        schedule = optim.lr_scheduler.StepLR(optimizer, 2, decay)
+
+        def train(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            return loss
+
+        train = compile(train)
+        losses = []
+        for _ in range(NUM_STEPS):
+            losses.append(train(torch.randn(5, 8)).detach())
+            schedule.step()
+        return losses, states(optimizer)
+
+    return run
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_whole_step(name: str) -> None:
+    report = check(whole_step(OPTIMIZERS[name]), net, allow_fallback=True)
+    assert report.fallbacks == {"optimizer": NUM_STEPS}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_step_alone(name: str) -> None:
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer = OPTIMIZERS[name](net.parameters())
+        step = compile(optimizer.step)
+        for _ in range(NUM_STEPS):
+            optimizer.zero_grad()
+            net(torch.randn(5, 8)).square().mean().backward()
+            step()
+        return states(optimizer)
+
+    assert check(run, net, allow_fallback=True).fallbacks == {"optimizer": NUM_STEPS}
+
+
+def test_closure() -> None:
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer, x = optim.LBFGS(net.parameters(), max_iter=3), torch.randn(5, 8)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            return loss
+
+        step = compile(lambda: optimizer.step(closure))
+        return [step() for _ in range(NUM_STEPS)]
+
+    assert check(run, net, allow_fallback=True).fallbacks == {"optimizer": NUM_STEPS}
+
+
+class Damped(optim.Adam):
+    """A user's own that calls torch's."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad.mul_(0.5)
+        super().step()
+
+
+def test_of_the_users_own_that_calls_torchs() -> None:
+    report = check(whole_step(lambda weights: Damped(weights, lr=0.05)), net, allow_fallback=True)
+    assert report.fallbacks == {"optimizer": NUM_STEPS}
+
+
+def test_of_the_users_own() -> None:
+    check(whole_step(Signs, decay=1.0), net)
+
+
+def test_fullgraph_says_why() -> None:
+    model = net()
+    optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model(torch.randn(5, 8)).sum().backward()
+    with pytest.raises(GradcError, match="optimizer: SGD"):
+        gradc.compile(optimizer.step, fullgraph=True)()
+    with pytest.raises(Exception, match="runs the steps of optimizers as eager does"):
+        gradc.compile(lambda: optimizer.step(), fullgraph=True)()
+
+
+def test_other_compilers_trace_them() -> None:
+    model = net()
+    optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model(torch.randn(5, 8)).sum().backward()
+    gradc.compile(optimizer.step)()
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(optimizer.step, backend=backend)()
+    assert sum(len(graph.graph.find_nodes(op="get_attr")) for graph in graphs) >= 6
+
+
+def test_tensors_on_the_graph() -> None:
+    """A state that Dynamo makes a constant of the graph is read and written anew at each call."""
+
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer = Signs(net.parameters())
+        step, seen = compile(optimizer.step), []
+        for number in range(NUM_STEPS):
+            optimizer.zero_grad()
+            net(torch.randn(5, 8)).square().mean().backward()
+            step()
+            if number == 2:
+                for state in optimizer.state.values():
+                    state["mean"].zero_()
+            seen.append([weight.detach().clone() for weight in net.parameters()])
+        return seen
+
+    check(run, net)
