@@ -305,7 +305,7 @@ def transforms() -> tuple[int, int, bool, bool, str | None]:
 
 
 def close_transforms(before: tuple[int, int, bool, bool, str | None]) -> None:
-    """Leave what was entered since ``before``: a graph of Dynamo's enters transforms by plain calls, and its end leaves them."""
+    """Leave what was entered since ``before``, as a graph of Dynamo's does at its end only: it enters them by plain calls."""
     depth, dual_level, has_forward_gradients, is_in_place_allowed, why_hooks_are_refused = before
     torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
     while torch.autograd.forward_ad._current_level > dual_level:
