@@ -415,12 +415,12 @@ def run_optimizers_eagerly(is_ours: Callable[[Any], bool], note: Callable[[str, 
     optimizer is compiled. ``note`` is called with the name of an optimizer and the backend, at each step.
     """
     inlined, converted = UserFunctionVariable.call_function, ConvertFrame.__call__
-    folder, others = os.path.dirname(torch.optim.__file__), ("lr_scheduler.py", "swa_utils.py")
-    base = os.path.join(folder, "optimizer.py")
+    folder = os.path.dirname(torch.optim.__file__)
+    base, *others = (os.path.join(folder, name) for name in ("optimizer.py", "lr_scheduler.py", "swa_utils.py"))
 
     def is_of_an_optimizer(function: Any) -> bool:
         path = getattr(inspect.unwrap(function), "__code__", function).co_filename
-        return path.startswith(folder) and path != base and os.path.basename(path) not in others
+        return path.startswith(folder) and path not in (base, *others)
 
     @functools.wraps(inlined)
     def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -439,11 +439,12 @@ def run_optimizers_eagerly(is_ours: Callable[[Any], bool], note: Callable[[str, 
         if not (code.co_filename == base or is_of_an_optimizer(code)) or not is_ours(backend):
             return converted(self, frame, *args, **kwargs)
         owner = frame.f_locals.get("self") or next(iter(frame.f_locals.get("args", ())), None)
-        is_users = isinstance(owner, torch.optim.Optimizer) and not is_of_an_optimizer(type(owner).step)
-        if is_users and code.co_filename == base:
-            return converted(self, frame, *args, **kwargs)
-        if code.co_name == ("step" if is_users else "wrapper") and isinstance(owner, torch.optim.Optimizer):
-            note(type(owner).__name__, backend)
+        if isinstance(owner, torch.optim.Optimizer):
+            is_users = not is_of_an_optimizer(type(owner).step)
+            if is_users and code.co_filename == base:
+                return converted(self, frame, *args, **kwargs)
+            if code.co_name == ("step" if is_users else "wrapper"):
+                note(type(owner).__name__, backend)
         skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
 

@@ -94,17 +94,19 @@ def _lift_attributes(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
     nodes = copy.deepcopy(graph.graph)  # Dynamo will look at its own once more
     first = next(iter(nodes.nodes))
     placeholders: dict[int, torch.fx.Node] = {}
+    attributes: list[torch.Tensor] = []
     for node in nodes.find_nodes(op="get_attr"):
-        if node.target in tensors:
-            number = id(tensors[node.target])
-            if number not in placeholders:
-                with nodes.inserting_before(first):
-                    placeholders[number] = nodes.placeholder(node.target.replace(".", "_"))
-                placeholders[number].meta = node.meta
-            node.replace_all_uses_with(placeholders[number])
-            nodes.erase_node(node)
-    by_number = {id(value): value for value in tensors.values()}
-    return torch.fx.GraphModule(graph, nodes), [by_number[number] for number in placeholders]
+        tensor = tensors.get(node.target)
+        if tensor is None:
+            continue
+        if id(tensor) not in placeholders:
+            with nodes.inserting_before(first):
+                placeholders[id(tensor)] = nodes.placeholder(node.target.replace(".", "_"))
+            placeholders[id(tensor)].meta = node.meta
+            attributes.append(tensor)
+        node.replace_all_uses_with(placeholders[id(tensor)])
+        nodes.erase_node(node)
+    return torch.fx.GraphModule(graph, nodes), attributes
 
 
 def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Region:

@@ -40,7 +40,7 @@ TRANSFORMED: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 
 
 def total(found: Any) -> Tensor:
-    return sum((leaf.square().sum() for leaf in torch.utils._pytree.tree_leaves(found)), torch.zeros(()))
+    return sum((part.square().sum() for part in torch.utils._pytree.tree_leaves(found)), torch.zeros(()))
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)
