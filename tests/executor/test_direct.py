@@ -1,4 +1,4 @@
-"""Calls that go straight to memory (pointwise.h, product.h): ATen's bits, on every value and layout that they take."""
+"""Calls that go straight to memory (pointwise.h, product.h, sums.h, norms.h): ATen's bits, on all that they take."""
 
 import itertools
 
@@ -155,3 +155,39 @@ def test_column_sums(dtype):
         check_agree(lambda x: x.sum(1), [x])
         check_agree(lambda x: x.t().sum(0), [x])
         check_agree(lambda x: x.sum(0, dtype=torch.float64), [x])
+
+
+def _batch_norm_inputs(shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """Input, weight, bias, running mean and variance; the channels differ in scale, and two of them are special."""
+    x = torch.randn(shape).transpose(0, 1).contiguous()
+    x *= torch.logspace(-22, 6, len(x)).reshape(-1, *[1] * (x.dim() - 1))
+    x[-1, 0] = float("inf")
+    x[-2] = 1e-41
+    return [x.transpose(0, 1).contiguous(), *torch.randn(3, shape[1]), torch.rand(shape[1])]
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 16, 16, 16), (2, 8, 3, 3), (1, 9, 7), (4, 13, 5, 1, 2), (5, 17, 1, 2), (3, 4, 5), (8, 16)], ids=str
+)
+@pytest.mark.parametrize(("momentum", "eps"), [(0.1, 1e-5), (0.37, 1e-3), (1.0, 0.0), (0.0, 1e-12)])
+def test_batch_norm(shape, momentum, eps):
+    def norm(x, weight, bias, mean, var):
+        return aten.native_batch_norm(x, weight, bias, mean, var, True, momentum, eps)
+
+    x, *parameters = _batch_norm_inputs(shape)
+    check_agree(norm, [x, *parameters])
+    check_agree(lambda x, mean, var: norm(x, None, None, mean, var), [x, *parameters[2:]])
+    check_agree(lambda x, weight: norm(x, weight, None, None, None), [x, parameters[0]])
+    check_agree(lambda *tensors: norm(*(tensor.double() for tensor in tensors)), [x, *parameters])
+    check_agree(norm, [x.transpose(0, 1).contiguous().transpose(0, 1), *parameters])  # another layout: left to ATen
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_batch_norm_on_threads(threads):
+    inputs = _batch_norm_inputs((16, 32, 8, 8))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check_agree(lambda *tensors: aten.native_batch_norm(*tensors, True, 0.1, 1e-5), inputs)
+    finally:
+        torch.set_num_threads(before)

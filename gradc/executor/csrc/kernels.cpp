@@ -2,6 +2,7 @@
 
 #include "arguments.h"
 #include "memory.h"
+#include "norms.h"
 #include "pointwise.h"
 #include "product.h"
 #include "sums.h"
@@ -187,6 +188,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel sum = find_sum_kernel(plan, step, op)) {
     return sum;
+  }
+  if (const Kernel norm = find_norm_kernel(plan, step, op)) {
+    return norm;
   }
   return pays_out_variant(plan, step) ? look_up(out_table(), op) : nullptr;
 }

@@ -3,9 +3,9 @@
 // A typed call is made only for plain CPU tensors (run.cpp checks that each time), so it reaches the very kernel that the
 // dispatcher would. What is in the tables is a choice of speed, never of meaning.
 //
-// Exact calls, while the frame is exact: views are made from their known strides, small products and pointwise ops go straight
-// to memory (product.h, pointwise.h), and out= variants write into memory of a value that is dead, or of our own (memory.h). They
-// leave the same sizes, strides and bits as the functional call.
+// Exact calls, while the frame is exact: views are made from their known strides; small products and pointwise ops, sums and
+// batch norms go straight to memory (product.h, pointwise.h, sums.h, norms.h); and out= variants write into memory of a value
+// that is dead, or of our own (memory.h). They leave the same sizes, strides and bits as the functional call.
 #pragma once
 
 #include "plan.h"

@@ -4,13 +4,6 @@
 #include <string>
 #include <unordered_map>
 
-// One clone of each loop for machines with AVX2 and fused multiply-adds. Sanitizers cannot do with what chooses it.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_ADDRESS__)
-#define GRADC_WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define GRADC_WIDE
-#endif
-
 namespace gradc {
 namespace {
 

@@ -8,6 +8,13 @@
 #include <cstdint>
 #include <string_view>
 
+// One clone of each loop for machines with AVX2 and fused multiply-adds. Sanitizers cannot do with what chooses it.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_ADDRESS__)
+#define GRADC_WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define GRADC_WIDE
+#endif
+
 namespace gradc {
 
 using Loop = void (*)(void* out, const void* const* inputs, int64_t size);

@@ -93,19 +93,6 @@ c10::DataPtr allocate(size_t size) {
   return {data, header, &free_block, c10::Device(c10::DeviceType::CPU)};
 }
 
-at::Tensor make_memory(const Meta& meta) {
-  const size_t size = num_bytes(meta);
-  if (size > small_bytes) {
-    return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
-  }
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), size, allocate(size), c10::GetCPUAllocator(), /*resizable=*/true);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(meta.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, 0);
-  return tensor;
-}
-
 // The memory of step.reuse; undefined if somebody else holds it, too.
 at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta) {
   const c10::IValue held = std::exchange(frame.slots[step.reuse], {});
@@ -143,13 +130,26 @@ bool is_dense(const Meta& meta) {
   return true;
 }
 
+at::Tensor new_memory(const Meta& meta) {
+  const size_t size = num_bytes(meta);
+  if (size > small_bytes) {
+    return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
+  }
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), size, allocate(size), c10::GetCPUAllocator(), /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(meta.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, 0);
+  return tensor;
+}
+
 at::Tensor result_memory(const Step& step, Frame& frame) {
   const Meta& meta = *frame.plan.metas[step.outs[0]];
   at::Tensor memory;
   if (step.reuse >= 0) {
     memory = take_memory(step, frame, meta);
   }
-  return memory.defined() ? memory : make_memory(meta);
+  return memory.defined() ? memory : new_memory(meta);
 }
 
 } // namespace gradc

@@ -15,6 +15,9 @@ size_t num_bytes(const Meta& meta);
 // True for a layout that fills its memory: contiguous, up to an order of the dimensions.
 bool is_dense(const Meta& meta);
 
+// A tensor with nothing written to it. The layout must be dense.
+at::Tensor new_memory(const Meta& meta);
+
 // Where a step's one result goes, laid out as when captured and with nothing written to it: the memory of `step.reuse` if
 // nobody else holds that, else memory of its own. The layout must be dense.
 at::Tensor result_memory(const Step& step, Frame& frame);
