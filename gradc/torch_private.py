@@ -138,6 +138,11 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
+def use_count(tensor: torch.Tensor) -> int:
+    """How many C++ references there are to the tensor; all that Python holds are one."""
+    return tensor._use_count()  # type: ignore[attr-defined]
+
+
 def next_sequence_nr() -> int:
     """The sequence number that the next autograd node made in this thread gets."""
     return torch._C._autograd._get_sequence_nr()

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,12 +62,14 @@ class BackwardKey:
         tangents: layout of each incoming gradient; None for one that is not defined.
         needed: for each exit, whether its gradient is wanted.
         adds_up: the first of the exits to one primal brings the sum of their gradients, in the engine's order.
+        owned: positions of gradients that the engine would write a sum over, where it tells: nobody else holds them.
     """
 
     ambient: Ambient
     tangents: tuple[TensorMeta | None, ...]
     needed: tuple[bool, ...]
     adds_up: bool = False
+    owned: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,9 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         tangents = [None if meta is None else fake_tangent(tape, meta) for meta in key.tangents]
         for position, tangent in enumerate(tangents):
             if tangent is not None:
-                recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
+                slot = recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
+                if position in key.owned:
+                    recorder.owned.add(slot)
         placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved if index not in segment.kept}
         num_tangents = len(recorder.inputs)
         for index in sorted(segment.kept):
@@ -181,6 +185,7 @@ def run_nodes(
     with contextlib.ExitStack() as stack:
         if recorder is not None:
             stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
+            stack.enter_context(_telling_sums(recorder, segment.nodes))
         for source in {exit_.source for exit_ in segment.exits}:
             stack.callback(source.register_hook(read(source)).remove)
         inside = set(segment.nodes)
@@ -197,6 +202,24 @@ def run_nodes(
         found.get((exit_.source, exit_.position)) if is_needed else None
         for exit_, is_needed in zip(segment.exits, needed, strict=True)
     ]
+
+
+@contextlib.contextmanager
+def _telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
+    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
+
+    def begin(grads: Any) -> None:
+        recorder.adds_up = False
+
+    def end(made: Any, grads: Any) -> None:
+        recorder.adds_up = True
+
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.register_prehook(begin).remove)
+            stack.callback(node.register_hook(end).remove)
+        yield
+        recorder.adds_up = False
 
 
 def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:

@@ -117,15 +117,17 @@ class Backwards:
         tangents: Sequence[torch.Tensor | None],
         needed: Sequence[bool],
         is_repacked: bool,
+        owned: Sequence[int],
     ) -> list[torch.Tensor | None]:
         """The gradients along the segment's exits, under the autocast that the region's setting names.
 
-        ``saved`` are the unpacked tensors of ``segment.saved``; ``is_repacked`` tells that saved-tensors hooks made them.
+        ``saved`` are the unpacked tensors of ``segment.saved``; ``is_repacked`` tells that saved-tensors hooks made them;
+        ``owned`` is that of ``BackwardKey``.
         """
         with self._forced_autocast():
             if torch.is_grad_enabled():
                 return self._differentiable(segment, sizes, saved, tangents, needed)
-            return self._replayed(segment, sizes, saved, tangents, needed, is_repacked)
+            return self._replayed(segment, sizes, saved, tangents, needed, is_repacked, owned)
 
     @contextlib.contextmanager
     def _forced_autocast(self) -> Iterator[None]:
@@ -135,12 +137,14 @@ class Backwards:
             yield
 
     @torch.compiler.disable
-    def compile_native(self, number: int, tangents: Any, needed: Any, adds_up: bool) -> tuple[Any, ...] | None:
+    def compile_native(
+        self, number: int, tangents: Any, needed: Any, adds_up: bool, owned: Sequence[int]
+    ) -> tuple[Any, ...] | None:
         """For a live native node: the plan for the present state, with the fields of Backward; None if there is none."""
         segment = self.segments[number]
         with self._forced_autocast():
             try:
-                key = dataclasses.replace(self._key(segment, tangents, needed), adds_up=adds_up)
+                key = dataclasses.replace(self._key(segment, tangents, needed), adds_up=adds_up, owned=tuple(owned))
                 compiled = self._lookup(segment, key)
             except UnsupportedError as error:
                 fallback(error.kind, error.detail, error.where)
@@ -152,9 +156,11 @@ class Backwards:
         return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
 
     @torch.compiler.disable
-    def grads_native(self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool) -> Any:
+    def grads_native(
+        self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool, owned: Sequence[int]
+    ) -> Any:
         """``grads`` for a live native node, which knows segments and symbols by number."""
-        return self.grads(self.segments[number], self.sizes_of(symbols), saved, tangents, needed, is_repacked)
+        return self.grads(self.segments[number], self.sizes_of(symbols), saved, tangents, needed, is_repacked, owned)
 
     @torch.compiler.disable
     def differentiable_native(self, number: int, saved: Any, tangents: Any, needed: Any) -> Callable[..., Any] | None:
@@ -172,9 +178,10 @@ class Backwards:
                 key = self._key(segment, tangents, needed)
             except UnsupportedError:
                 return None
-        keys = [dataclasses.replace(key, adds_up=adds_up) for adds_up in (True, False)]
-        found = (self._compiled[number].get(key) for key in keys)
-        return next((compiled.backward for compiled in found if compiled is not None), None)
+        for known, compiled in self._compiled[number].items():
+            if compiled is not None and dataclasses.replace(known, adds_up=False, owned=()) == key:
+                return compiled.backward
+        return None
 
     def sizes_of(self, symbols: Sequence[int]) -> Sizes:
         """The values of the tape's symbols, given in its order."""
@@ -204,12 +211,13 @@ class Backwards:
     # ---- grad mode off
 
     def _replayed(
-        self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any, is_repacked: bool
+        self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any, is_repacked: bool, owned: Sequence[int]
     ) -> list[torch.Tensor | None]:
         try:
             if reason := exotic_mode():
                 raise UnsupportedError(f"{reason} during backward")
-            compiled = self._lookup(segment, self._key(segment, tangents, needed))
+            key = dataclasses.replace(self._key(segment, tangents, needed), owned=tuple(owned))
+            compiled = self._lookup(segment, key)
             if is_repacked:
                 self._refuse_other_layout(compiled.backward, segment, saved, sizes)
         except UnsupportedError as error:
@@ -488,6 +496,7 @@ def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
         ]
         pairs.append(("needed gradients", other.needed, key.needed))
         pairs.append(("adding up here", other.adds_up, key.adds_up))
+        pairs.append(("gradients that sums are written over", other.owned, key.owned))
         pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
         return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
 

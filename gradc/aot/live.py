@@ -173,6 +173,7 @@ class _LiveBackwards:
         tangents: Sequence[torch.Tensor | None],
         needed: Sequence[bool],
         is_repacked: bool,
+        owned: Sequence[int],
     ) -> Grads:
         """As ``derive.Backwards.grads``."""
         with self.autocast():

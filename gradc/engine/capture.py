@@ -49,7 +49,8 @@ class Ran:
 class Boundary:
     """A node that runs live. ``position`` counts the instructions before it.
 
-    ``metadata`` and ``dtypes`` say what its results must look like; from ``done`` on it is the engine's state after it.
+    ``metadata`` and ``dtypes`` say what its results must look like. ``is_owned`` says of each input whether in eager it is
+    the only tensor on its memory and held once; from ``done`` on it is the engine's state after it.
     """
 
     node: int
@@ -58,6 +59,7 @@ class Boundary:
     outputs: Slots
     metadata: list[Metadata]
     dtypes: list[torch.dtype | None]
+    is_owned: list[bool] = dataclasses.field(default_factory=list)
     dying: Slots = dataclasses.field(default_factory=list)
     done: list[int] = dataclasses.field(default_factory=list)
     not_ready: Waiting = dataclasses.field(default_factory=list)
@@ -246,17 +248,19 @@ class Capture:
             return False
         self.recorder.taint = ""
         del self.recorder.instructions[self._start :]
-        self._add_boundary(node, self._entered, outputs, slots)
+        self._add_boundary(node, self._entered, outputs, slots, [])
         return True
 
     def accumulated(self, node: int, grad: torch.Tensor) -> None:
         self._grad = self.recorder.slot(grad)
 
-    def boundary(self, node: int, inputs: list[torch.Tensor | None], outputs: list[torch.Tensor | None]) -> None:
+    def boundary(
+        self, node: int, inputs: list[torch.Tensor | None], outputs: list[torch.Tensor | None], is_owned: list[bool]
+    ) -> None:
         before = [self.recorder.slot(value) for value in inputs]
         self._fail_if_tainted()
         after = [-1 if value is None else self.recorder.add_live(value, "live") for value in outputs]
-        self._add_boundary(node, before, outputs, after)
+        self._add_boundary(node, before, outputs, after, is_owned)
         self._note_region(node, inputs)
 
     def snapshot(self, done: list[int], not_ready: list[Any], ready: list[Any], results: list[Any]) -> None:
@@ -297,13 +301,13 @@ class Capture:
     def _slots(self, values: list[torch.Tensor | None]) -> Slots:
         return [self.recorder.slot(value) for value in values]
 
-    def _add_boundary(self, node: int, inputs: Slots, outputs: list[Any], slots: Slots) -> None:
+    def _add_boundary(self, node: int, inputs: Slots, outputs: list[Any], slots: Slots, is_owned: list[bool]) -> None:
         for value, slot in zip(outputs, slots, strict=True):
             if value is not None:
                 self.recorder._live[handle_of(value)] = slot
         metadata = self._metadata(node, outputs)
         dtypes = [None if value is None else value.dtype for value in outputs]
-        self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata, dtypes))
+        self.events.append(Boundary(node, len(self.recorder.instructions), inputs, slots, metadata, dtypes, is_owned))
 
     def _note_region(self, node: int, gradients: list[torch.Tensor | None]) -> None:
         region = region_of(self.walk, node, gradients)

@@ -192,7 +192,9 @@ def generalise(walk: Any, fitted: Fit, boundaries: list[Boundary]) -> General:
     capture = trace(walk, numbers, boundaries, env)
     if any(symbol in env.replacements for symbol in names):
         raise UnsupportedError("formula that fixes a size")
+    is_owned = {boundary.node: boundary.is_owned for boundary in boundaries}
     for boundary in capture.boundaries:
+        boundary.is_owned = is_owned[boundary.node]
         boundary.metadata = [(head, [_as_term(n, names) for n in numbers]) for head, numbers in boundary.metadata]
     return General(fitted, capture, boundaries, env, names)
 

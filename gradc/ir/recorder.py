@@ -10,6 +10,7 @@ neither declared with ``add_input`` nor made by a recorded call is handed to ``l
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import keyword
 import re
 from collections.abc import Callable, Sequence
@@ -33,12 +34,13 @@ from gradc.ir.program import (
     map_leaves,
 )
 from gradc.state import autocast_state
-from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, python_meta_kernels
+from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
 
 _aten = torch.ops.aten
 _device = torch.ops.prim.device.default
 PHANTOM = "not available when the Program runs"
 RESERVED = frozenset({"args", "flatten", "math", "set_autocast", "torch"})  # what the printed text means by these names
+_USES = 4  # of a gradient that only one buffer holds, when the engine adds to it; one more, if it was given to the engine
 
 
 class Recorder(TorchDispatchMode):
@@ -53,6 +55,8 @@ class Recorder(TorchDispatchMode):
         ambient: the autocast around the calls; a dispatch mode cannot ask for it, since it runs with autocast off.
         is_autocast_at_work: True while an op runs that autocast casts for: what it calls sees no autocast.
         unheard: while given, called for (op, args, kwargs) instead, and nothing is noted.
+        adds_up: true while torch's engine adds up gradients, between nodes.
+        owned: slots of inputs that it may write a sum over, because nobody else holds them.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class Recorder(TorchDispatchMode):
         self.ambient = autocast_state()
         self.is_autocast_at_work = False
         self.unheard: Callable[[Any, Any, Any], Any] | None = None
+        self.adds_up = False
+        self.owned: set[int] = set()
         self.slots: list[Slot] = []
         self.inputs: list[int] = []
         self.constants: dict[int, torch.Tensor] = {}
@@ -165,6 +171,8 @@ class Recorder(TorchDispatchMode):
         with python_meta_kernels() if has_symbolic_sizes(leaves((args, kwargs))) else contextlib.nullcontext():
             result = self._call(op, args, kwargs)
         result = corrected(op, args, kwargs, result)
+        if self.adds_up and op is _aten.add.Tensor and (total := self._written_over(args, result)) is not None:
+            return total
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))
@@ -174,6 +182,25 @@ class Recorder(TorchDispatchMode):
             return result
         self._note(op_recorded, args, kwargs, result)
         return result
+
+    def _written_over(self, addends: Any, total: torch.Tensor) -> torch.Tensor | None:
+        """The sum with the strides of the first addend, if the engine would write it over that, and ``total`` has others.
+
+        It would if nobody else held the addend; traced, the recording does, and it makes a new tensor.
+        """
+        first, second = addends
+        meta, new, slot = tensor_meta(first), tensor_meta(total), self.slot_of(first)
+        if torch.is_grad_enabled() or meta is None or new is None or meta == dataclasses.replace(new, offset=meta.offset):
+            return None
+        is_owned = slot in self.owned
+        if is_view(first) or use_count(first) > _USES + is_owned or (slot in self.inputs and not is_owned):
+            return None
+        copy = self._call(_aten.clone.default, (first,), {})
+        if tensor_meta(copy) != dataclasses.replace(meta, offset=0):
+            return None  # with gaps or overlaps: it is not written over
+        self._note(_aten.clone.default, (first,), {}, copy)
+        self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))
+        return copy
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         new_args = map_leaves(self._argument, tuple(args))

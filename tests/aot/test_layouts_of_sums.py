@@ -2,28 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.compilers import Compiler, find
 from tests.oracle import check, leaf
 
-
-def of_two_nodes(compile: Any, a: Tensor) -> Any:
-    def f(a: Tensor) -> Tensor:
-        t = a.mT
-        return t.std() + t.var()
-
-    return torch.autograd.grad(compile(f)(a), a)
-
-
-def test_of_other_sizes() -> None:
-    check(of_two_nodes, leaf(2, 3))
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "both made by nodes": lambda t: t.std() + t.var(),
+    "by one node": lambda t: (t * t).sum() + t.std(),
+    "first is a view": lambda t: t.mT.sin().sum() + t.std(),
+    "first goes on to another node": lambda t: (t + t.relu()).logsumexp(0).sum() + t.relu().norm(),
+    "first is expanded": lambda t: t.std() + t.sum(),
+    "three": lambda t: t.norm() + t.softmax(-1).var() + (t - t.mean()).square().sum(),
+}
 
 
-@pytest.mark.xfail(strict=True, reason="traced, the sum is a new tensor: docs/notes/segments.md, What it does not do")
+@pytest.fixture(params=["gradc", "gradc:eager", "gradc_captured", "captured"])
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    return find(request.param)
+
+
+@pytest.fixture(params=FUNCTIONS)
+def function(request: pytest.FixtureRequest) -> Callable[[Tensor], Tensor]:
+    return FUNCTIONS[request.param]
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 2), (2, 3)])
+def test_first_order(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        return torch.autograd.grad(compile(lambda a: function(a.mT))(a), a)
+
+    check(step, leaf(*shape), compiler=compiler)
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
-def test_of_size_one(shape: tuple[int, int]) -> None:
-    check(of_two_nodes, leaf(*shape))
+def test_grad_attribute_and_gradients_from_outside(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> None:
+        y, t = compile(lambda a: (function(a.mT), a.mT * 2))(a)
+        (y + t.cos().std()).backward()
+
+    check(step, leaf(*shape), compiler=compiler)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 3), (3, 1)])
+def test_second_order(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        (grad,) = torch.autograd.grad(compile(lambda a: function(a.mT))(a), a, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), a)
+
+    check(step, leaf(*shape), compiler=compiler, allow_fallback=compiler.is_captured)  # create_graph is for torch's engine
+
+
+def inside(t: Tensor) -> tuple[Tensor, Tensor]:
+    u = t + 1
+    return u, u.std()
+
+
+OUTSIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "nobody holds it": lambda u: u.std(),
+    "it is a view": lambda u: u.mT.square().sum(),
+    "two views of one": lambda u: (u.mT.contiguous() + u.mT).norm(),
+    "it goes to two nodes": lambda u: (u + u.detach().requires_grad_()).std(),
+}
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
+@pytest.mark.parametrize("outside", OUTSIDE)
+def test_first_comes_from_outside(outside: str, shape: tuple[int, int], compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        u, inner = compile(lambda a: inside(a.mT))(a)
+        return torch.autograd.grad(OUTSIDE[outside](u) + inner, a)
+
+    check(step, leaf(*shape), compiler=compiler)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_hook_sees_it(keeps: bool, shape: tuple[int, int], compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        u, inner = compile(lambda a: inside(a.mT))(a)
+        kept: list[Tensor] = []
+        v = u + 1
+        v.register_hook(lambda grad: kept.append(grad) if keeps else None)
+        return *torch.autograd.grad(v.std() + inner, a), *kept
+
+    check(step, leaf(*shape), compiler=compiler)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
+def test_the_caller_holds_it(shape: tuple[int, int], compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        u, inner = compile(lambda a: inside(a.mT))(a)
+        tangent = torch.ones(shape).mT
+        return *torch.autograd.grad((u, inner), a, (tangent, torch.ones(()))), tangent
+
+    check(step, leaf(*shape), compiler=compiler)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
+def test_saved_tensors_hooks(shape: tuple[int, int], function: Any) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+            u, inner = compile(lambda a: inside(a.mT))(a)
+            return torch.autograd.grad(function(u) + inner, a)
+
+    check(step, leaf(*shape), allow_fallback=True)

@@ -31,10 +31,14 @@ class PythonDerive : public Derive {
       : backwards_(keep(std::move(backwards))) {}
 
   std::shared_ptr<const CompiledBackward> compile(
-      size_t segment, const variable_list& tangents, const std::vector<bool>& needed, bool adds_up) override {
+      size_t segment,
+      const variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool adds_up,
+      const std::vector<int64_t>& owned) override {
     const py::gil_scoped_acquire gil;
     return guarded([&]() -> std::shared_ptr<const CompiledBackward> {
-      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed, adds_up);
+      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed, adds_up, owned);
       if (found.is_none()) {
         return nullptr;
       }
@@ -52,11 +56,12 @@ class PythonDerive : public Derive {
       const variable_list& saved,
       const variable_list& tangents,
       const std::vector<bool>& needed,
-      bool is_repacked) override {
+      bool is_repacked,
+      const std::vector<int64_t>& owned) override {
     const py::gil_scoped_acquire gil;
     return guarded([&] {
-      return to_tensors(
-          backwards_->attr("grads_native")(segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked));
+      return to_tensors(backwards_->attr("grads_native")(
+          segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked, owned));
     });
   }
 

@@ -111,6 +111,14 @@ Key make_key(const Key& forced_autocast, const variable_list& tangents, const st
   return key;
 }
 
+// Whether it tells if a sum is written over the tensor: it then keeps strides that a new sum would not have, those of dimensions
+// of size 1, or of an empty tensor.
+bool is_odd(const at::Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  const bool has_free_strides = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 1; });
+  return has_free_strides && tensor.strides() != c10::contiguous_strides(sizes);
+}
+
 std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& primals) {
   std::vector<int64_t> values;
   values.reserve(sources.size());
@@ -368,9 +376,11 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
   Key key = make_key(region_->forced_autocast, tangents, needed);
   const bool adds_up = may_add_up();
   key.push_back(adds_up);
+  const auto owned = written_over(tangents);
+  key.insert(key.end(), owned.begin(), owned.end());
   auto found = cache.find(key);
   if (!found.is_known) {
-    found.backward = region_->derive->compile(number_, tangents, needed, adds_up);
+    found.backward = region_->derive->compile(number_, tangents, needed, adds_up, owned);
     cache.keep(std::move(key), found.backward);
   }
   return found.backward ? replay(*found.backward, std::move(tangents)) : derive(tangents, needed);
@@ -397,6 +407,22 @@ bool SegmentNode::may_add_up() const {
     }
   }
   return true;
+}
+
+// The odd tangents to which the engine would add others in place, as nobody else holds them.
+std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) const {
+  const size_t by_engine = post_hooks().empty() ? 1 : 2;
+  std::vector<int64_t> positions;
+  for (size_t i = 0; i < tangents.size(); ++i) {
+    const auto& tangent = tangents[i];
+    if (tangent.defined() && is_plain(tangent) && is_odd(tangent)) {
+      const bool is_free = tangent.use_count() == by_engine && tangent.storage().use_count() == 1;
+      if (is_owned_.empty() ? is_free : is_owned_[i]) {
+        positions.push_back(static_cast<int64_t>(i));
+      }
+    }
+  }
+  return positions;
 }
 
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
@@ -449,6 +475,7 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
     release_all();
   }
+  const auto owned = written_over(tangents);
   variable_list all = tangents;
   if (at::GradMode::is_enabled()) {
     take_sums(all, needed);
@@ -456,7 +483,7 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   if (auto grads = differentiate(saved, all, needed)) {
     return *std::move(grads);
   }
-  return region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_);
+  return region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned);
 }
 
 // Appends to the tangents what each target has got so far, taken out of the engine's buffers. Under create_graph the engine

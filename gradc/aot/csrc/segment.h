@@ -87,16 +87,21 @@ struct KeyHash {
 class Derive {
  public:
   virtual ~Derive() = default;
-  // nullptr where no Program can be made: `grads` then serves every call with that key.
+  // nullptr where no Program can be made: `grads` then serves every call with that key. `owned` are positions of tangents.
   virtual std::shared_ptr<const CompiledBackward> compile(
-      size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed, bool adds_up) = 0;
+      size_t segment,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool adds_up,
+      const std::vector<int64_t>& owned) = 0;
   virtual torch::autograd::variable_list grads(
       size_t segment,
       const std::vector<int64_t>& symbols,
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
-      bool is_repacked) = 0;
+      bool is_repacked,
+      const std::vector<int64_t>& owned) = 0;
   // The gradients under create_graph, by what Python made for `key`; nullopt where it made nothing: `grads` then serves.
   virtual std::optional<torch::autograd::variable_list> differentiate(
       size_t segment,
@@ -172,9 +177,11 @@ struct SegmentNode : torch::autograd::Node {
   bool is_entered_inside() const {
     return num_inputs() > layout().num_tangents;
   }
-  // Between true and false, a walk over the live graph holds each node that this one leads to, once.
-  void set_walked(bool is_walked) {
+  // Between true and false, a walk over the live graph holds each node that this one leads to, once. `is_owned` tells of each
+  // tangent whether only the walk holds it; empty: as it is.
+  void set_walked(bool is_walked, std::vector<bool> is_owned = {}) {
     is_walked_ = is_walked;
+    is_owned_ = std::move(is_owned);
   }
   const SegmentLayout& layout() const {
     return region_->segments[number_];
@@ -192,6 +199,7 @@ struct SegmentNode : torch::autograd::Node {
  private:
   bool is_usual(const torch::autograd::variable_list& tangents) const;
   bool may_add_up() const;
+  std::vector<int64_t> written_over(const torch::autograd::variable_list& tangents) const;
   void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
@@ -218,6 +226,7 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
   bool is_walked_ = false;
+  std::vector<bool> is_owned_;
 };
 
 // True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its

@@ -103,9 +103,10 @@ class PythonObserver : public Observer {
     const py::gil_scoped_acquire gil;
     return guarded([&] { return target_.attr("leave")(node, to_python(outputs)).cast<bool>(); });
   }
-  void boundary(uint32_t node, const variable_list& inputs, const variable_list& outputs) override {
+  void boundary(
+      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& is_owned) override {
     const py::gil_scoped_acquire gil;
-    call("boundary", node, to_python(inputs), to_python(outputs));
+    call("boundary", node, to_python(inputs), to_python(outputs), is_owned);
   }
   void snapshot(Snapshot<at::Tensor> state) override {
     const py::gil_scoped_acquire gil;
@@ -209,6 +210,7 @@ Boundary make_boundary(const py::handle& source) {
   Boundary boundary;
   boundary.node = source.attr("node").cast<uint32_t>();
   boundary.inputs = source.attr("inputs").cast<std::vector<Index>>();
+  boundary.is_owned = source.attr("is_owned").cast<std::vector<bool>>();
   boundary.dying = source.attr("dying").cast<std::vector<Index>>();
   boundary.outputs = source.attr("outputs").cast<std::vector<Index>>();
   for (const py::handle entry : source.attr("metadata")) {

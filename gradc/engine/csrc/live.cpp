@@ -46,6 +46,13 @@ size_t num_holders(const at::Tensor& tensor) {
   return object ? count - 1 + (*c10::impl::getGlobalPyInterpreter())->refcnt(object) - 1 : count;
 }
 
+size_t num_among(const variable_list& values, const at::Tensor& tensor, bool by_storage) {
+  const auto is_it = [&](const at::Tensor& value) {
+    return value.defined() && (by_storage ? storage_of(value) == storage_of(tensor) : value.is_same(tensor));
+  };
+  return std::count_if(values.begin(), values.end(), is_it);
+}
+
 variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
   for (const auto& hook : node.post_hooks()) {
     outputs = (*hook)(outputs, inputs);
@@ -88,20 +95,31 @@ struct Body : Node {
 
 } // namespace
 
+bool is_only_handle(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1;
+}
+
 // As call_function in torch's engine.cpp.
-variable_list run_node(Node& node, variable_list inputs, bool keep_graph) {
+variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
   auto* segment = dynamic_cast<SegmentNode*>(&node);
-  const auto set_walked = [&](bool is_walked) {
-    if (segment) {
-      segment->set_walked(is_walked);
-    }
-  };
-  set_walked(true);
-  const auto restore = c10::make_scope_exit([&] { set_walked(false); });
+  const variable_list given = segment && !is_owned.empty() ? inputs : variable_list();
   inputs = call_tensor_pre_hooks(node, std::move(inputs));
   for (const auto& hook : node.pre_hooks()) {
     inputs = (*hook)(inputs);
   }
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!inputs[i].is_same(given[i])) {
+      is_owned[i] = is_only_handle(inputs[i]);
+    }
+  }
+  if (segment) {
+    segment->set_walked(true, std::move(is_owned));
+  }
+  const auto restore = c10::make_scope_exit([segment] {
+    if (segment) {
+      segment->set_walked(false);
+    }
+  });
   if (!keep_graph) {
     node.will_release_variables();
   }
@@ -311,13 +329,14 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const variable_list held = inputs;
   const auto known = holders_of_unheld(held);
+  const auto is_input_owned = owned_among(held);
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
     if (live.accumulate && inputs.at(0).defined() && known.count(inputs[0].unsafeGetTensorImpl())) {
       inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
     }
-    outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph);
+    outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph, is_input_owned);
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
@@ -350,7 +369,7 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   }
   mark_external(held);
   mark_external(outputs);
-  observer_->boundary(node, held, outputs);
+  observer_->boundary(node, held, outputs, is_input_owned);
   observer_->snapshot(snapshot());
   return outputs;
 }
@@ -364,6 +383,18 @@ std::unordered_map<const void*, size_t> LiveRun::holders_of_unheld(const variabl
     }
   }
   return counts;
+}
+
+// Whether, but for the recording, each input of a node is held by nobody else, nor its memory.
+std::vector<bool> LiveRun::owned_among(const variable_list& inputs) const {
+  std::vector<bool> is_owned;
+  for (const auto& input : inputs) {
+    const auto* impl = input.unsafeGetTensorImpl();
+    const bool is_free = input.defined() && !input.is_view() && !held_values_.count(impl) && !is_walked(input) &&
+        (owned_values_.count(impl) || !external_storages_.count(storage_of(input)));
+    is_owned.push_back(is_free && num_waiting(input, true) + num_among(inputs, input, true) == 1);
+  }
+  return is_owned;
 }
 
 // As AccumulateGrad::apply, with the recording's references left out of account when a gradient may be stolen.
@@ -466,34 +497,27 @@ bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) c
 }
 
 bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
-  for (const auto& input : tensors_) {
-    if (input.is_same(tensor)) {
-      return true;
-    }
-  }
-  const void* storage = storage_of(tensor);
-  if (by_storage && external_storages_.count(storage)) {
+  if (is_walked(tensor) || (by_storage && external_storages_.count(storage_of(tensor)))) {
     return true;
   }
-  size_t count = 0;
-  const auto look = [&](const variable_list& values) {
-    for (const auto& value : values) {
-      count += value.defined() && (by_storage ? storage_of(value) == storage : value.is_same(tensor));
-    }
-  };
+  // An addition finds itself in a buffer, a leaf's gradient has left it.
+  return num_waiting(tensor, by_storage) > (by_storage ? 1 : 0);
+}
+
+bool LiveRun::is_walked(const at::Tensor& tensor) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const at::Tensor& walked) { return walked.is_same(tensor); });
+}
+
+// How often the tensor, or its memory, is among what waits for nodes to run.
+size_t LiveRun::num_waiting(const at::Tensor& tensor, bool by_storage) const {
+  size_t count = num_among(results_, tensor, by_storage);
   for (const auto& task : ready_) {
-    look(task.inputs);
+    count += num_among(task.inputs, tensor, by_storage);
   }
   for (const auto& waiting : not_ready_) {
-    if (waiting) {
-      look(*waiting);
-    }
+    count += waiting ? num_among(*waiting, tensor, by_storage) : 0;
   }
-  look(results_);
-  if (in_flight_) {
-    look(*in_flight_);
-  }
-  return count > (by_storage ? 1 : 0); // an addition finds itself in a buffer, a leaf's gradient has left it
+  return in_flight_ ? count + num_among(*in_flight_, tensor, by_storage) : count;
 }
 
 void LiveRun::mark_external(const variable_list& tensors) {

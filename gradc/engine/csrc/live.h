@@ -47,7 +47,9 @@ class Observer {
   virtual void enter(uint32_t node, const variable_list& inputs) = 0;
   // True if the node must run live on a hit, though it was recorded.
   virtual bool leave(uint32_t node, const variable_list& outputs) = 0;
-  virtual void boundary(uint32_t node, const variable_list& inputs, const variable_list& outputs) = 0;
+  // `is_owned`: of each input, whether only the node holds it; empty in a trace.
+  virtual void boundary(
+      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& is_owned) = 0;
   virtual void snapshot(Snapshot<at::Tensor> state) = 0;
   virtual void accumulated(uint32_t node, const at::Tensor& grad) = 0;
 };
@@ -92,7 +94,10 @@ class LiveRun {
   void add(variable_list& buffer, size_t position, at::Tensor value);
   void push(uint32_t node, variable_list inputs);
   std::unordered_map<const void*, size_t> holders_of_unheld(const variable_list& inputs) const;
+  std::vector<bool> owned_among(const variable_list& inputs) const;
   bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
+  bool is_walked(const at::Tensor& tensor) const;
+  size_t num_waiting(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
   void mark_external(const variable_list& tensors);
@@ -115,8 +120,12 @@ class LiveRun {
   std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
 };
 
-// Runs one node as the engine does, hooks included, and validates what it returns.
-variable_list run_node(Node& node, variable_list inputs, bool keep_graph);
+// Whether the tensor is the only one on its memory, and held once.
+bool is_only_handle(const at::Tensor& tensor);
+
+// Runs one node as the engine does, hooks included, and validates what it returns. `is_owned`: of each input, whether nobody
+// else is taken to hold it; empty: as it is.
+variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned = {});
 
 // Runs `function` as the body of a backward pass of torch's engine: with a graph task, final callbacks and its errors.
 variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function);
@@ -152,6 +161,7 @@ struct Piece {
 struct Boundary {
   uint32_t node = 0;
   std::vector<Index> inputs; // -1: undefined
+  std::vector<bool> is_owned; // of each input, whether in eager it is the only tensor on its memory and held once
   std::vector<Index> dying;
   std::vector<Index> outputs;
   std::vector<Bytes> metadata;

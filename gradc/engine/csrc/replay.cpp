@@ -118,8 +118,12 @@ class Replay {
         values_[slot].reset();
       }
     }
+    auto is_owned = boundary.is_owned; // below autograd a view does not hold its base: only the recording tells
+    for (size_t i = 0; i < is_owned.size(); ++i) {
+      is_owned[i] = is_owned[i] && is_only_handle(inputs[i]);
+    }
     auto& node = *walk_.nodes[boundary.node].node;
-    auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph);
+    auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_owned));
     if (!walk_.request.keep_graph) {
       node.release_variables();
     }

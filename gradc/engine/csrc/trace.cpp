@@ -210,7 +210,7 @@ variable_list LiveRun::trace(uint32_t node, variable_list inputs) {
     }
     mark_external(inputs);
     mark_external(boundary->second);
-    observer_->boundary(node, inputs, boundary->second);
+    observer_->boundary(node, inputs, boundary->second, {});
     observer_->snapshot(snapshot());
     return boundary->second;
   }
