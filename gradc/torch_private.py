@@ -138,6 +138,14 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
+def forget_view_node(view: torch.Tensor) -> None:
+    """Have a view that was written to make its node anew: whoever knows the old one weakly finds it gone."""
+    version = view._version
+    for number in (version + 1, version):
+        torch._C._autograd._unsafe_set_version_counter((view,), (number,))
+        view.grad_fn  # noqa: B018  made when it is asked for
+
+
 def use_count(tensor: torch.Tensor) -> int:
     """How many C++ references there are to the tensor; all that Python holds are one."""
     return tensor._use_count()  # type: ignore[attr-defined]

@@ -38,6 +38,7 @@ from gradc.torch_private import (
     FakeTensorMode,
     autocast_nested,
     autocast_nesting,
+    forget_view_node,
     is_fake,
     is_view,
     next_sequence_nr,
@@ -297,12 +298,46 @@ def record(
     tape.has_custom_ops = any(call.op.namespace not in ("aten", "prim", "prims") for call in tape.recorder.instructions)
     _refuse_changed_primals(tape, fakes, before)
     _refuse_changed_saved(tape)
+    _let_go_of_written_views(tape)
     _note_weights(tape)
     if any(tape.weights.values()):
         tape.is_nested = None if tape.is_derivative else is_nested
         if is_nested:
             _hoist_weight_casts(tape)
     return tape
+
+
+def _let_go_of_written_views(tape: Tape) -> None:
+    """Give what an op in place on a view saved of its result eager's history, where the view is gone when backward runs.
+
+    The saved result knows the view's new node weakly. Once that is gone, the result is an output of the op's own node, which
+    lies in the CopySlices: under create_graph its gradient goes there, past the CopySlices. The tape holds the view, and so
+    its node.
+    """
+    nodes = _nodes(tape)
+    for node in [node for node in nodes if type(node).__name__ == "CopySlices"]:
+        op = tape.op_of(node)
+        own = tape.saved_by(node)[0]
+        for index in own:
+            saved = tape.saved[index]
+            if saved.edge is None or sequence_nr(saved.edge[0]) < sequence_nr(op) or saved.edge[0] in nodes:
+                continue  # no result, or another node leads to the view's
+            holders = (*tape.outputs, *(other.fake for number, other in enumerate(tape.saved) if number not in own))
+            if not any(saved.fake is tensor for tensor in holders):
+                tape.saved[index] = dataclasses.replace(saved, edge=(op, 0))
+                forget_view_node(saved.fake)
+
+
+def _nodes(tape: Tape) -> set[Node]:
+    """The nodes between the outputs and the primals, and beyond."""
+    seen: set[Node] = set()
+    stack = [edge_of(out)[0] for out in tape.outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen and sequence_nr(node) >= tape.first_sequence_nr:
+            seen.add(node)
+            stack += [target for target, _ in node.next_functions]
+    return seen
 
 
 def recorder_of(function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str], tape: Tape) -> Any:
