@@ -98,6 +98,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     refuse_other_formulas(tape, segment, create_graph=False)
     recorder = Recorder(name, place=lambda: _place(tape))
     recorder.lift = functools.partial(lift, recorder)
+    recorder.ambient = key.ambient.autocast  # there may be another where the usual backward is compiled beforehand
     used: list[int] = []
     with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
         tangents = [None if meta is None else fake_tangent(tape, meta) for meta in key.tangents]
