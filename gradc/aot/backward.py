@@ -96,11 +96,10 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
     """
     refuse_other_formulas(tape, segment, create_graph=False)
-    recorder = Recorder(name, place=lambda: _place(tape))
-    recorder.lift = functools.partial(lift, recorder)
-    recorder.ambient = key.ambient.autocast  # there may be another where the usual backward is compiled beforehand
     used: list[int] = []
     with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
+        recorder = Recorder(name, place=lambda: _place(tape))
+        recorder.lift = functools.partial(lift, recorder)
         tangents = [None if meta is None else fake_tangent(tape, meta) for meta in key.tangents]
         for position, tangent in enumerate(tangents):
             if tangent is not None:
@@ -186,7 +185,8 @@ def run_nodes(
     with contextlib.ExitStack() as stack:
         if recorder is not None:
             stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
-            stack.enter_context(_telling_sums(recorder, segment.nodes))
+            if not create_graph:
+                stack.enter_context(_telling_sums(recorder, segment.nodes))
         for source in {exit_.source for exit_ in segment.exits}:
             stack.callback(source.register_hook(read(source)).remove)
         inside = set(segment.nodes)

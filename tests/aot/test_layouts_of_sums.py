@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -112,3 +113,60 @@ def test_saved_tensors_hooks(shape: tuple[int, int], function: Any) -> None:
             return torch.autograd.grad(function(u) + inner, a)
 
     check(step, leaf(*shape), allow_fallback=True)
+
+
+def laid_out_anew(grad: Tensor) -> Tensor:
+    return torch.empty_strided(grad.shape, (7, 5) if grad.shape[1] == 1 else (1, 5)).copy_(grad)
+
+
+HOOKS: dict[str, list[Callable[[Tensor], Tensor | None]]] = {
+    "one": [laid_out_anew],
+    "the next returns None": [laid_out_anew, lambda grad: None],
+    "the next returns it": [laid_out_anew, lambda grad: grad],
+    "the next returns a view": [laid_out_anew, lambda grad: grad.view_as(grad)],
+}
+
+
+def goes_on(a: Tensor) -> tuple[Tensor, ...]:
+    t = a.mT
+    return (t + t.exp(),)
+
+
+def with_another_output(a: Tensor) -> tuple[Tensor, ...]:
+    t = a.mT
+    return t + t.exp(), t.sin()
+
+
+def waits_elsewhere(a: Tensor) -> tuple[Tensor, ...]:
+    t, y = a.mT, a.mT.sin()
+    z = t.exp()
+    return t + y, z
+
+
+FORWARDS = [goes_on, with_another_output, waits_elsewhere]
+
+
+def backward_through(hooks: list[Any], forward: Any, compile: Any, a: Tensor) -> Any:
+    out, *others = compile(forward)(a)
+    for hook in hooks:
+        out.register_hook(hook)
+    return torch.autograd.grad((out * 3).sum() + sum(other.sum() for other in others), a)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
+@pytest.mark.parametrize("hooks", HOOKS)
+@pytest.mark.parametrize("forward", FORWARDS)
+def test_a_hook_returns_it(forward: Any, hooks: str, shape: tuple[int, int], compiler: Compiler) -> None:
+    """It then has a Python object, too, which the engine does not count."""
+    check(functools.partial(backward_through, HOOKS[hooks], forward), leaf(*shape), compiler=compiler)
+
+
+@pytest.mark.parametrize("compiler", ["gradc", "gradc_captured", "captured"], indirect=True)  # a node in Python cannot tell
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
+@pytest.mark.parametrize("forward", FORWARDS)
+def test_the_next_hook_keeps_it(forward: Any, shape: tuple[int, int], compiler: Compiler) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        kept: list[Tensor] = []
+        return *backward_through([laid_out_anew, kept.append], forward, compile, a), *kept
+
+    check(step, leaf(*shape), compiler=compiler)

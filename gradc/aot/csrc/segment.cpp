@@ -416,8 +416,7 @@ std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) co
   for (size_t i = 0; i < tangents.size(); ++i) {
     const auto& tangent = tangents[i];
     if (tangent.defined() && is_plain(tangent) && is_odd(tangent)) {
-      const bool is_free = tangent.use_count() == by_engine && tangent.storage().use_count() == 1;
-      if (is_owned_.empty() ? is_free : is_owned_[i]) {
+      if (is_owned_.empty() ? may_write_over(tangent, by_engine) : is_owned_[i]) {
         positions.push_back(static_cast<int64_t>(i));
       }
     }
@@ -530,6 +529,11 @@ std::optional<variable_list> SegmentNode::differentiate(
     }
   }
   return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
+}
+
+bool may_write_over(const at::Tensor& tensor, size_t num_refs) {
+  return tensor.defined() && torch::autograd::impl::is_tensor_stealable(tensor, num_refs) && tensor.has_storage() &&
+      tensor.storage().use_count() == 1;
 }
 
 bool is_watched(const std::vector<c10::IValue>& primals) {

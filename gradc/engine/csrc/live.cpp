@@ -95,10 +95,6 @@ struct Body : Node {
 
 } // namespace
 
-bool is_only_handle(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1;
-}
-
 // As call_function in torch's engine.cpp.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
   auto* segment = dynamic_cast<SegmentNode*>(&node);
@@ -109,7 +105,7 @@ variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::v
   }
   for (size_t i = 0; i < given.size(); ++i) {
     if (!inputs[i].is_same(given[i])) {
-      is_owned[i] = is_only_handle(inputs[i]);
+      is_owned[i] = may_write_over(inputs[i]);
     }
   }
   if (segment) {
@@ -340,18 +336,21 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
-    const auto is_free = [&known](const at::Tensor& output) {
+    const auto is_free = [&known](const at::Tensor& output, size_t by_run) {
       const auto found = known.find(output.unsafeGetTensorImpl()); // of an input that the node hands on
-      return found == known.end() ? torch::autograd::impl::is_tensor_stealable(output) : num_holders(output) <= found->second;
+      return found == known.end() ? torch::autograd::impl::is_tensor_stealable(output, by_run)
+                                  : num_holders(output) < found->second + by_run;
     };
     std::vector<bool> is_owned;
     for (const auto& output : outputs) {
-      is_owned.push_back(output.defined() && is_free(output) && output.has_storage() && output.storage().use_count() == 1);
+      is_owned.push_back(
+          output.defined() && is_free(output, num_among(outputs, output, false)) && output.has_storage() &&
+          output.storage().use_count() == 1);
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto& output = outputs[i];
       if (output.defined()) {
-        const bool is_held = !is_free(output);
+        const bool is_held = !is_free(output, 1);
         const at::Tensor handle = output.variable_data();
         if (!walk_.nodes[node].accumulate && walk_.request.is_partial) {
           returned_.emplace(handle.unsafeGetTensorImpl(), output);
@@ -478,8 +477,7 @@ void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
 // Whether nobody but a buffer holds the tensor and its memory. While recording, the recording's own references do not count.
 bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const {
   if (!observer_) {
-    return torch::autograd::impl::is_tensor_stealable(tensor, 1 + at::caching::is_cached_tensor(tensor)) &&
-        tensor.has_storage() && tensor.storage().use_count() == 1;
+    return may_write_over(tensor, 1 + at::caching::is_cached_tensor(tensor));
   }
   // A view holds its base, and so another reference to its memory.
   return !tensor.is_view() && storage_of(tensor) != storage_of(other) && !is_held_elsewhere(tensor, true);
@@ -489,7 +487,8 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
 // size 1. On another run a hook may keep the tensor: so the recording copies it first.
 bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
   if (!observer_ || stand_ins_ || !owned_values_.count(tensor.unsafeGetTensorImpl()) || !is_plain_buffer(tensor, false) ||
-      is_subclass(other, false) || other.layout() != at::kStrided) {
+      is_subclass(other, false) || other.layout() != at::kStrided || storage_of(tensor) == storage_of(other) ||
+      num_waiting(tensor, true) > 1) { // a node may have returned it several times
     return false;
   }
   const bool is_usual = tensor.strides() == other.strides() && tensor.strides() == c10::contiguous_strides(tensor.sizes());

@@ -120,9 +120,6 @@ class LiveRun {
   std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
 };
 
-// Whether the tensor is the only one on its memory, and held once.
-bool is_only_handle(const at::Tensor& tensor);
-
 // Runs one node as the engine does, hooks included, and validates what it returns. `is_owned`: of each input, whether nobody
 // else is taken to hold it; empty: as it is.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned = {});

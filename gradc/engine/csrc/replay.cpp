@@ -1,5 +1,7 @@
 #include "live.h"
 
+#include "../../aot/csrc/segment.h"
+
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -120,7 +122,7 @@ class Replay {
     }
     auto is_owned = boundary.is_owned; // below autograd a view does not hold its base: only the recording tells
     for (size_t i = 0; i < is_owned.size(); ++i) {
-      is_owned[i] = is_owned[i] && is_only_handle(inputs[i]);
+      is_owned[i] = is_owned[i] && may_write_over(inputs[i]);
     }
     auto& node = *walk_.nodes[boundary.node].node;
     auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_owned));

@@ -116,6 +116,17 @@ size_t num_bytes(const Meta& meta) {
   return c10::multiply_integers(meta.sizes) * c10::elementSize(meta.dtype);
 }
 
+bool is_contiguous(const Meta& meta) {
+  int64_t expected = 1;
+  for (size_t i = meta.sizes.size(); i-- > 0;) {
+    if (meta.sizes[i] != 1 && meta.strides[i] != expected) {
+      return false;
+    }
+    expected *= meta.sizes[i];
+  }
+  return true;
+}
+
 bool is_dense(const Meta& meta) {
   std::vector<size_t> order(meta.sizes.size());
   std::iota(order.begin(), order.end(), 0);

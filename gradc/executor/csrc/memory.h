@@ -12,6 +12,8 @@ inline constexpr size_t small_bytes = 64 * 1024;
 
 size_t num_bytes(const Meta& meta);
 
+bool is_contiguous(const Meta& meta);
+
 // True for a layout that fills its memory: contiguous, up to an order of the dimensions.
 bool is_dense(const Meta& meta);
 

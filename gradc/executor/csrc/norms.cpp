@@ -166,23 +166,11 @@ void call_norm(const Step& step, Frame& frame) {
   frame.slots[step.outs[2]] = std::move(invstd);
 }
 
-// A tensor's meta if it is one of floats that lie in order.
-const Meta* floats_in_order(const Plan& plan, Index slot) {
-  if (slot < 0 || !plan.metas[slot] || plan.metas[slot]->dtype != c10::ScalarType::Float) {
-    return nullptr;
-  }
-  const Meta& meta = *plan.metas[slot];
-  int64_t expected = 1;
-  for (size_t i = meta.sizes.size(); i-- > 0; expected *= meta.sizes[i]) {
-    if (meta.strides[i] != expected) {
-      return nullptr;
-    }
-  }
-  return &meta;
-}
-
-bool is_constant(const Plan& plan, const Operand& operand, bool (c10::IValue::*is)() const) {
-  return operand.kind == Operand::Kind::constant && (plan.constants[operand.index].boxed.*is)();
+// A tensor's meta if it is a contiguous one of floats.
+const Meta* contiguous_floats(const Plan& plan, Index slot) {
+  const bool is_known = slot >= 0 && plan.metas[slot];
+  const bool is_it = is_known && plan.metas[slot]->dtype == c10::ScalarType::Float && is_contiguous(*plan.metas[slot]);
+  return is_it ? &*plan.metas[slot] : nullptr;
 }
 
 } // namespace
@@ -191,26 +179,26 @@ Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& o
   if (op != "aten::native_batch_norm" || step.operands[0].kind != Operand::Kind::slot) {
     return nullptr;
   }
-  const Meta* in = floats_in_order(plan, step.operands[0].index);
+  const Meta* in = contiguous_floats(plan, step.operands[0].index);
   if (!in || in->sizes.size() < 3 || in->sizes[1] < width || shape_of(*in).pixels < 2 || shape_of(*in).images < 1) {
     return nullptr;
   }
   const auto fits = [&](Index slot, const std::vector<int64_t>& sizes) {
-    const Meta* meta = floats_in_order(plan, slot);
+    const Meta* meta = contiguous_floats(plan, slot);
     return meta && meta->sizes == sizes;
   };
   const std::vector<int64_t> channels{in->sizes[1]};
   for (size_t position = 1; position <= 4; ++position) {
     const Operand& operand = step.operands[position];
     const bool is_tensor = operand.kind == Operand::Kind::slot && fits(operand.index, channels);
-    if (!is_tensor && !is_constant(plan, operand, &c10::IValue::isNone)) {
+    if (!is_tensor && !plan.is_constant(operand, &c10::IValue::isNone)) {
       return nullptr;
     }
   }
-  const bool is_training = is_constant(plan, step.operands[5], &c10::IValue::isBool) &&
+  const bool is_training = plan.is_constant(step.operands[5], &c10::IValue::isBool) &&
       plan.constants[step.operands[5].index].boxed.toBool();
-  const bool is_known = is_training && is_constant(plan, step.operands[6], &c10::IValue::isDouble) &&
-      is_constant(plan, step.operands[7], &c10::IValue::isDouble) && fits(step.outs[0], in->sizes) &&
+  const bool is_known = is_training && plan.is_constant(step.operands[6], &c10::IValue::isDouble) &&
+      plan.is_constant(step.operands[7], &c10::IValue::isDouble) && fits(step.outs[0], in->sizes) &&
       fits(step.outs[1], channels) && fits(step.outs[2], channels);
   return is_known && normalizes_as_aten() ? &call_norm : nullptr;
 }

@@ -150,6 +150,10 @@ class Bindings {
 };
 
 struct Plan {
+  bool is_constant(const Operand& operand, bool (c10::IValue::*is)() const) const {
+    return operand.kind == Operand::Kind::constant && (constants[operand.index].boxed.*is)();
+  }
+
   std::string name;
   std::vector<std::optional<Meta>> metas;
   bool is_static = false;

@@ -102,17 +102,6 @@ bool is_alike(const Meta& a, const Meta& b) {
   return a.sizes == b.sizes && a.strides == b.strides;
 }
 
-bool is_contiguous(const Meta& meta) {
-  int64_t expected = 1;
-  for (size_t i = meta.sizes.size(); i-- > 0;) {
-    if (meta.sizes[i] != 1 && meta.strides[i] != expected) {
-      return false;
-    }
-    expected *= meta.sizes[i];
-  }
-  return true;
-}
-
 // Neighbouring dimensions that one stride covers become one.
 void add_dimension(Input& input, int64_t size, int64_t stride) {
   if (size == 1) {

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <array>
@@ -77,6 +78,7 @@ template <class T>
 bool sums_as_aten() {
   static const bool is_same = [] {
     const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
     const int64_t columns = whole_columns<T>;
     const auto in = at::arange(1, 37 * columns + 1, c10::CppTypeToScalarType<T>::value).reciprocal_().view({37, columns});
     auto out = at::empty({columns}, in.options());
@@ -105,10 +107,6 @@ bool is_over_rows(const Plan& plan, const Operand& dimensions) {
   return dimensions.kind == Operand::Kind::constant && plan.constants[dimensions.index].ints == std::vector<int64_t>{0};
 }
 
-bool is_none(const Plan& plan, const Operand& operand) {
-  return operand.kind == Operand::Kind::constant && plan.constants[operand.index].boxed.isNone();
-}
-
 } // namespace
 
 Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op) {
@@ -117,9 +115,9 @@ Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op
     return nullptr;
   }
   const Meta& in = *plan.metas[step.operands[0].index];
-  const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && in.strides[1] == 1 &&
-      in.strides[0] == in.sizes[1] && in.sizes[0] * in.sizes[1] <= max_elements;
-  if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !is_none(plan, step.operands[3])) {
+  const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
+      in.sizes[0] * in.sizes[1] <= max_elements;
+  if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
     return nullptr;
   }
   switch (in.dtype) {
