@@ -193,13 +193,13 @@ def random_op(pool: Pool) -> str | None:
 
 
 def function(pool: Pool) -> str | None:
-    a = pool.floating()
+    a, b = pool.floating(), pool.floating()
     forms = (
-        "Shrink.apply({a})", "TwoOutputs.apply({a})[0]", "sum(TwoOutputs.apply({a}))",
+        "Shrink.apply({a})", "Sum.apply({a}, {b})", "TwoOutputs.apply({a})[0]", "sum(TwoOutputs.apply({a}))",
         "checkpoint(lambda t: torch.tanh(t).exp().sin(), {a}, use_reentrant=False)",
         "checkpoint(lambda t: F.dropout(t.sin(), 0.5) * 2, {a}, use_reentrant=False)",
     )  # fmt: skip
-    return a and pool.rng.choice(forms).format(a=a)
+    return a and b and pool.rng.choice(forms).format(a=a, b=b)
 
 
 def shape_use(pool: Pool) -> str | None:

@@ -17,12 +17,15 @@ __all__ = [
     "F",
     "Product",
     "Shrink",
+    "Sum",
     "TwoOutputs",
     "attempt",
+    "changing",
     "checkpoint",
     "constant",
     "doubling",
     "indices",
+    "keeping",
     "leaf",
     "loss_of",
     "noting",
@@ -58,6 +61,20 @@ class Shrink(torch.autograd.Function):
     def backward(ctx, grad):
         (y,) = ctx.saved_tensors
         return grad * (1 - y * y) * 0.5
+
+
+class Sum(torch.autograd.Function):
+    """x + y + y; its node sends one tensor to all who take one of that shape."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.shapes = x.shape, y.shape
+        return x + y + y
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad * 2
+        return tuple(grad.sum_to_size(shape) for shape in ctx.shapes)
 
 
 class TwoOutputs(torch.autograd.Function):
@@ -107,6 +124,22 @@ def noting(events: list[Any], name: str) -> Callable[[torch.Tensor], None]:
 def doubling(grad: torch.Tensor) -> torch.Tensor:
     """A hook that changes the gradient."""
     return grad * 2
+
+
+def keeping(events: list[Any]) -> Callable[[torch.Tensor], None]:
+    """A hook that keeps the gradient: what becomes of it later shows."""
+    return events.append
+
+
+def changing(events: list[Any]) -> Callable[[torch.Tensor], None]:
+    """A hook on a leaf that notes what has arrived, and changes it in place."""
+
+    def change(tensor: torch.Tensor) -> None:
+        events.append(tensor.grad.clone())
+        with torch.no_grad():
+            tensor.grad.mul_(3)
+
+    return change
 
 
 def packed_as_double() -> torch.autograd.graph.saved_tensors_hooks:

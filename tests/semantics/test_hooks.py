@@ -260,6 +260,70 @@ def test_added_after_the_first_call(compile, x, net):
     return events
 
 
+class TwiceToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        ctx.num_inputs = len(inputs)
+        return sum(inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (grad * 2,) * ctx.num_inputs  # one tensor, several times
+
+
+def events_of_changed_gradients(loss, leaves):
+    """Every leaf's hook notes the gradient that has arrived, and changes it in place."""
+    events = []
+
+    def change(p):
+        events.append(p.grad.clone())
+        p.grad.mul_(7)
+
+    for p in leaves:
+        p.register_post_accumulate_grad_hook(change)
+    for _ in range(2):
+        loss().backward()
+    return events
+
+
+@case("post_accumulate_grad hooks", leaf(4), leaf(4), leaf(4), leaf(4))
+def test_that_change_what_a_node_sends_to_several_leaves(compile, a, b, c, d):
+    g = compile(lambda a, b, c, d: TwiceToAll.apply(a, b * 1, c.exp(), d).sum())
+    return events_of_changed_gradients(lambda: g(a, b, c, d), (a, b, c, d))
+
+
+@case("post_accumulate_grad hooks", leaf(4), leaf(4))
+def test_that_change_what_a_hook_sends_to_several_leaves(compile, a, b):
+    def loss():
+        y = g(a, b)
+        y.register_hook(lambda grad: grad * 2)
+        return y.sum()
+
+    g = compile(lambda a, b: a * 1 + b)
+    return events_of_changed_gradients(loss, (a, b))
+
+
+@case("Tensor hooks", leaf(4), leaf(4))
+def test_that_keeps_what_goes_to_another_leaf_too(compile, a, b):
+    kept = []
+    a.register_hook(kept.append)
+    g = compile(lambda a, b: (a + b).sin().sum())
+    for _ in range(3):
+        g(a, b).backward()  # adds to b.grad, in place
+    return kept
+
+
+@case("Tensor hooks", leaf(4), leaf(4))
+def test_that_keeps_what_a_node_sends_to_another_leaf_too(compile, a, b):
+    kept = []
+    a.register_hook(kept.append)
+    b.register_post_accumulate_grad_hook(lambda p: kept.append(p.grad.clone()))
+    g = compile(lambda a, b: TwiceToAll.apply(a, b).sum())
+    for _ in range(3):
+        g(a, b).backward()
+    return kept
+
+
 @case("queue_callback", leaf(4, 6), leaf(6, 6))
 def test_final_callback(compile, x, w):
     events = []

@@ -14,6 +14,7 @@
 #include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace gradc {
 
@@ -35,8 +36,8 @@ bool is_subclass(const at::Tensor& tensor, bool is_traced) {
 
 // As can_accumulate_inplace in torch's input_buffer.cpp, but for who holds the tensor.
 bool is_plain_buffer(const at::Tensor& tensor, bool is_traced) {
-  return !is_subclass(tensor, is_traced) && !tensor._is_zerotensor() && !tensor.is_nested() && tensor.is_non_overlapping_and_dense() &&
-      tensor.has_storage();
+  return !is_subclass(tensor, is_traced) && !tensor._is_zerotensor() && !tensor.is_nested() &&
+      tensor.is_non_overlapping_and_dense() && tensor.has_storage();
 }
 
 // Who holds the tensor, in C++ and in Python. Its Python object holds it, too, and is held by it.
@@ -46,11 +47,16 @@ size_t num_holders(const at::Tensor& tensor) {
   return object ? count - 1 + (*c10::impl::getGlobalPyInterpreter())->refcnt(object) - 1 : count;
 }
 
-size_t num_among(const variable_list& values, const at::Tensor& tensor, bool by_storage) {
-  const auto is_it = [&](const at::Tensor& value) {
-    return value.defined() && (by_storage ? storage_of(value) == storage_of(tensor) : value.is_same(tensor));
-  };
-  return std::count_if(values.begin(), values.end(), is_it);
+const void* impl_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl();
+}
+
+// How many of the values have the tensor's `of`: its memory, or what it is itself.
+template <class Of>
+size_t num_among(const variable_list& values, const at::Tensor& tensor, const Of& of) {
+  return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) {
+    return value.defined() && of(value) == of(tensor);
+  });
 }
 
 variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
@@ -309,11 +315,8 @@ variable_list LiveRun::call(uint32_t node, variable_list inputs) {
     live.node->release_variables();
   }
   if (observer_->leave(node, outputs)) {
-    mark_external(held);
-    mark_external(outputs);
-    for (const auto& output : outputs) {
-      live_values_.insert(output.unsafeGetTensorImpl());
-    }
+    mark_live(held);
+    mark_live(outputs);
     observer_->snapshot(snapshot());
   }
   return outputs;
@@ -324,74 +327,79 @@ variable_list LiveRun::call(uint32_t node, variable_list inputs) {
 variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const variable_list held = inputs;
-  const auto known = holders_of_unheld(held);
+  std::unordered_map<const void*, size_t> holders;
+  for (const auto& input : held) {
+    holders.emplace(impl_of(input), input.defined() ? num_holders(input) : 0);
+  }
   const auto is_input_owned = owned_among(held);
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
-    if (live.accumulate && inputs.at(0).defined() && known.count(inputs[0].unsafeGetTensorImpl())) {
+    if (live.accumulate && inputs.at(0).defined() && is_free(inputs[0])) {
       inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
     }
     outputs = run_node(*live.node, std::move(inputs), walk_.request.keep_graph, is_input_owned);
     if (!walk_.request.keep_graph) {
       live.node->release_variables();
     }
-    const auto is_free = [&known](const at::Tensor& output, size_t by_run) {
-      const auto found = known.find(output.unsafeGetTensorImpl()); // of an input that the node hands on
-      return found == known.end() ? torch::autograd::impl::is_tensor_stealable(output, by_run)
-                                  : num_holders(output) < found->second + by_run;
+    for (const auto& input : held) {
+      const size_t let_go = num_among(held, input, impl_of), handed_on = num_among(outputs, input, impl_of);
+      if (input.defined() && num_holders(input) + let_go > holders[impl_of(input)] + handed_on) {
+        held_values_.insert(original_of(input)); // a hook keeps it
+      }
+    }
+    struct Returned {
+      bool is_free, is_owned;
+      size_t first; // the node may return one tensor several times
     };
-    std::vector<bool> is_owned;
+    std::vector<Returned> returned;
     for (const auto& output : outputs) {
-      is_owned.push_back(
-          output.defined() && is_free(output, num_among(outputs, output, false)) && output.has_storage() &&
-          output.storage().use_count() == 1);
+      const bool is_output_free = holders.count(impl_of(output))
+          ? is_free(output)
+          : torch::autograd::impl::is_tensor_stealable(output, num_among(outputs, output, impl_of));
+      const auto is_it = [&](const at::Tensor& other) { return other.is_same(output); };
+      const size_t first = std::find_if(outputs.begin(), outputs.end(), is_it) - outputs.begin();
+      returned.push_back({is_output_free, is_output_free && output.has_storage() && output.storage().use_count() == 1, first});
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto& output = outputs[i];
       if (output.defined()) {
-        const bool is_held = !is_free(output, 1);
         const at::Tensor handle = output.variable_data();
         if (!walk_.nodes[node].accumulate && walk_.request.is_partial) {
-          returned_.emplace(handle.unsafeGetTensorImpl(), output);
+          returned_.emplace(impl_of(handle), output);
         }
         output = handle;
-        if (is_held) {
-          held_values_.insert(output.unsafeGetTensorImpl());
+        if (returned[i].first < i) {
+          twins_.emplace(impl_of(output), impl_of(outputs[returned[i].first]));
         }
-        if (is_owned[i]) {
-          owned_values_.insert(output.unsafeGetTensorImpl());
+        if (!returned[i].is_free) {
+          held_values_.insert(original_of(output));
         }
-        live_values_.insert(output.unsafeGetTensorImpl());
+        if (returned[i].is_owned) {
+          owned_values_.insert(impl_of(output));
+        }
       }
     }
   }
-  mark_external(held);
-  mark_external(outputs);
+  mark_live(held);
+  mark_live(outputs);
   observer_->boundary(node, held, outputs, is_input_owned);
   observer_->snapshot(snapshot());
   return outputs;
 }
 
-// How many holders each input has that only the recording and the run hold.
-std::unordered_map<const void*, size_t> LiveRun::holders_of_unheld(const variable_list& inputs) const {
-  std::unordered_map<const void*, size_t> counts;
-  for (const auto& input : inputs) {
-    if (input.defined() && !held_values_.count(input.unsafeGetTensorImpl()) && !is_held_elsewhere(input, false)) {
-      counts.emplace(input.unsafeGetTensorImpl(), num_holders(input));
-    }
-  }
-  return counts;
+// Whether only the recording and the run hold a tensor, and that once.
+bool LiveRun::is_free(const at::Tensor& tensor) const {
+  return !held_values_.count(original_of(tensor)) && !is_held_elsewhere(tensor, false);
 }
 
 // Whether, but for the recording, each input of a node is held by nobody else, nor its memory.
 std::vector<bool> LiveRun::owned_among(const variable_list& inputs) const {
   std::vector<bool> is_owned;
   for (const auto& input : inputs) {
-    const auto* impl = input.unsafeGetTensorImpl();
-    const bool is_free = input.defined() && !input.is_view() && !held_values_.count(impl) && !is_walked(input) &&
-        (owned_values_.count(impl) || !external_storages_.count(storage_of(input)));
-    is_owned.push_back(is_free && num_waiting(input, true) + num_among(inputs, input, true) == 1);
+    const bool is_alone = input.defined() && !input.is_view() && !held_values_.count(original_of(input)) && !is_walked(input) &&
+        (owned_values_.count(impl_of(input)) || !external_storages_.count(storage_of(input)));
+    is_owned.push_back(is_alone && num_waiting(input, true) + num_among(inputs, input, storage_of) == 1);
   }
   return is_owned;
 }
@@ -406,8 +414,7 @@ void LiveRun::accumulate_grad(uint32_t node, variable_list inputs) {
   }
   at::Tensor& grad = variable.mutable_grad();
   const bool is_as_walked = live.grad >= 0 ? grad.is_same(tensors_[live.grad]) : !grad.defined();
-  if (!is_as_walked || has_hooks(*live.node) || live_values_.count(new_grad.unsafeGetTensorImpl()) ||
-      new_grad.layout() != at::kStrided) {
+  if (!is_as_walked || has_hooks(*live.node) || live_values_.count(impl_of(new_grad)) || new_grad.layout() != at::kStrided) {
     call_live(node, std::move(inputs));
     return;
   }
@@ -488,7 +495,7 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
 bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
   if (!observer_ || stand_ins_ || !owned_values_.count(tensor.unsafeGetTensorImpl()) || !is_plain_buffer(tensor, false) ||
       is_subclass(other, false) || other.layout() != at::kStrided || storage_of(tensor) == storage_of(other) ||
-      num_waiting(tensor, true) > 1) { // a node may have returned it several times
+      held_values_.count(original_of(tensor)) || num_waiting(tensor, true) > 1) { // a hook keeps it, or it goes elsewhere, too
     return false;
   }
   const bool is_usual = tensor.strides() == other.strides() && tensor.strides() == c10::contiguous_strides(tensor.sizes());
@@ -503,20 +510,27 @@ bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const
   return num_waiting(tensor, by_storage) > (by_storage ? 1 : 0);
 }
 
+// What tells the tensor from others: its first handle, if a boundary returned it several times.
+const void* LiveRun::original_of(const at::Tensor& tensor) const {
+  const auto twin = twins_.find(impl_of(tensor));
+  return twin == twins_.end() ? impl_of(tensor) : twin->second;
+}
+
 bool LiveRun::is_walked(const at::Tensor& tensor) const {
   return std::any_of(tensors_.begin(), tensors_.end(), [&](const at::Tensor& walked) { return walked.is_same(tensor); });
 }
 
 // How often the tensor, or its memory, is among what waits for nodes to run.
 size_t LiveRun::num_waiting(const at::Tensor& tensor, bool by_storage) const {
-  size_t count = num_among(results_, tensor, by_storage);
+  const auto of = [&](const at::Tensor& value) { return by_storage ? storage_of(value) : original_of(value); };
+  size_t count = num_among(results_, tensor, of);
   for (const auto& task : ready_) {
-    count += num_among(task.inputs, tensor, by_storage);
+    count += num_among(task.inputs, tensor, of);
   }
   for (const auto& waiting : not_ready_) {
-    count += waiting ? num_among(*waiting, tensor, by_storage) : 0;
+    count += waiting ? num_among(*waiting, tensor, of) : 0;
   }
-  return in_flight_ ? count + num_among(*in_flight_, tensor, by_storage) : count;
+  return in_flight_ ? count + num_among(*in_flight_, tensor, of) : count;
 }
 
 void LiveRun::mark_external(const variable_list& tensors) {
@@ -525,6 +539,12 @@ void LiveRun::mark_external(const variable_list& tensors) {
       external_storages_.insert(storage_of(tensor));
     }
   }
+}
+
+// What a boundary was given, or has made.
+void LiveRun::mark_live(const variable_list& tensors) {
+  mark_external(tensors);
+  std::transform(tensors.begin(), tensors.end(), std::inserter(live_values_, live_values_.end()), impl_of);
 }
 
 void LiveRun::push(uint32_t node, variable_list inputs) {

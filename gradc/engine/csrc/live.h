@@ -93,14 +93,16 @@ class LiveRun {
   void receive(const Edge& edge, at::Tensor value);
   void add(variable_list& buffer, size_t position, at::Tensor value);
   void push(uint32_t node, variable_list inputs);
-  std::unordered_map<const void*, size_t> holders_of_unheld(const variable_list& inputs) const;
+  bool is_free(const at::Tensor& tensor) const;
   std::vector<bool> owned_among(const variable_list& inputs) const;
   bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
+  const void* original_of(const at::Tensor& tensor) const;
   bool is_walked(const at::Tensor& tensor) const;
   size_t num_waiting(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
   void mark_external(const variable_list& tensors);
+  void mark_live(const variable_list& tensors);
   Snapshot<at::Tensor> snapshot() const;
 
   Walk& walk_;
@@ -114,10 +116,11 @@ class LiveRun {
   variable_list results_;
   const variable_list* in_flight_ = nullptr; // outputs on their way to their edges
   std::unordered_set<const void*> external_storages_;
-  std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned it
+  std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned or took it
   std::unordered_map<const void*, at::Tensor> returned_; // handle given to the rest -> what a boundary returned
   std::unordered_set<const void*> owned_values_; // what nobody kept: eager adds to it in place
-  std::unordered_set<const void*> live_values_; // made by boundaries: only a run knows who else holds them
+  std::unordered_map<const void*, const void*> twins_; // handles of what a boundary returned several times -> the first of them
+  std::unordered_set<const void*> live_values_; // made by boundaries or given to them: only a run knows who holds them
 };
 
 // Runs one node as the engine does, hooks included, and validates what it returns. `is_owned`: of each input, whether nobody

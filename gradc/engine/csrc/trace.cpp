@@ -205,11 +205,8 @@ variable_list LiveRun::trace(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const auto boundary = stand_ins_->boundaries.find(node);
   if (boundary != stand_ins_->boundaries.end()) {
-    for (const auto& output : boundary->second) {
-      live_values_.insert(output.unsafeGetTensorImpl());
-    }
-    mark_external(inputs);
-    mark_external(boundary->second);
+    mark_live(inputs);
+    mark_live(boundary->second);
     observer_->boundary(node, inputs, boundary->second, {});
     observer_->snapshot(snapshot());
     return boundary->second;
