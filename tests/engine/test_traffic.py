@@ -12,40 +12,28 @@ import torch
 from torch import Tensor
 
 from tests.compilers import find
+from tests.fuzz.toolbox import Sum, changing
 from tests.oracle import compare
 
 NUM_GRAPHS = {"captured": 1500, "gradc_captured": 60, "gradc": 60}
 SHAPES = [(2, 3), (1, 3), (3, 1), (1, 1), (3,)]
 
 
-class Same(torch.autograd.Function):
-    """A sum. Its node sends all inputs one tensor of its own."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        ctx.num_inputs = len(inputs)
-        return sum(x * 1 for x in inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return (grad * 2,) * ctx.num_inputs
-
-
-class HandedOn(Same):
+class HandedOn(Sum):
     """Its node sends all inputs what it was given."""
 
     @staticmethod
     def backward(ctx, grad):
-        return (grad,) * ctx.num_inputs
+        return (grad,) * len(ctx.shapes)
 
 
-class Views(Same):
+class Views(Sum):
     """Its node sends all inputs views of one tensor."""
 
     @staticmethod
     def backward(ctx, grad):
         grad = grad * 2
-        return tuple(grad.view_as(grad) for _ in range(ctx.num_inputs))
+        return tuple(grad.view_as(grad) for _ in ctx.shapes)
 
 
 NODES: dict[str, tuple[int, Callable[..., Tensor]]] = {
@@ -56,7 +44,7 @@ NODES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "exp": (1, lambda x: (x * 0.1).exp()),
     "used twice": (1, lambda x: x * 2 + x),
     "other order in memory": (1, lambda x: (x.mT * 1).mT if x.dim() == 2 else x.flip(0)),
-    "same": (3, lambda *inputs: Same.apply(*inputs)),
+    "same": (3, lambda *inputs: Sum.apply(*inputs)),
     "handed on": (3, lambda *inputs: HandedOn.apply(*inputs)),
     "views": (3, lambda *inputs: Views.apply(*inputs)),
 }
@@ -77,11 +65,6 @@ HOOKS: dict[str, Callable[[list[Any], Tensor], Any]] = {
 }
 
 
-def changes_in_place(events: list[Any], p: Tensor) -> None:
-    events.append(p.grad.clone())
-    p.grad.mul_(7)
-
-
 def takes_away(events: list[Any], p: Tensor) -> None:
     events.append(p.grad)
     p.grad = None
@@ -92,7 +75,7 @@ def replaces(events: list[Any], p: Tensor) -> None:
 
 
 ON_LEAVES: dict[str, Callable[[list[Any], Tensor], None]] = {
-    "changes in place": changes_in_place,
+    "changes in place": lambda events, p: changing(events)(p),
     "takes away": takes_away,
     "replaces": replaces,
     "keeps": lambda events, p: events.append(p.grad),

@@ -179,7 +179,7 @@ def _hooks(rng: random.Random, floating: list[str], leaves: list[str]) -> list[S
         f'attempt(events, lambda: out["{key}"].retain_grad())',
         f'attempt(events, lambda: {name}.register_hook(noting(events, "{name}")) and None)',
         f"attempt(events, lambda: {name}.register_hook(doubling) and None)",
-        f'attempt(events, lambda: out["{key}"].register_hook(keeping(events)) and None)',
+        f'attempt(events, lambda: out["{key}"].register_hook(events.append) and None)',
         f"attempt(events, lambda: {name}.register_post_accumulate_grad_hook(changing(events)) and None)",
         f'attempt(events, lambda: out["{key}"].mul_(2) and None)',
     )

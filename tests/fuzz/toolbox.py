@@ -25,7 +25,6 @@ __all__ = [
     "constant",
     "doubling",
     "indices",
-    "keeping",
     "leaf",
     "loss_of",
     "noting",
@@ -64,17 +63,17 @@ class Shrink(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """x + y + y; its node sends one tensor to all who take one of that shape."""
+    """The sum of all inputs. Its node sends one tensor of its own to all that have the result's shape."""
 
     @staticmethod
-    def forward(ctx, x, y):
-        ctx.shapes = x.shape, y.shape
-        return x + y + y
+    def forward(ctx, *inputs):
+        ctx.shapes = tuple(x.shape for x in inputs)
+        return sum(inputs)
 
     @staticmethod
     def backward(ctx, grad):
         grad = grad * 2
-        return tuple(grad.sum_to_size(shape) for shape in ctx.shapes)
+        return tuple(grad.sum_to_size(shape) for shape in ctx.shapes)  # itself, where it has that shape
 
 
 class TwoOutputs(torch.autograd.Function):
@@ -124,11 +123,6 @@ def noting(events: list[Any], name: str) -> Callable[[torch.Tensor], None]:
 def doubling(grad: torch.Tensor) -> torch.Tensor:
     """A hook that changes the gradient."""
     return grad * 2
-
-
-def keeping(events: list[Any]) -> Callable[[torch.Tensor], None]:
-    """A hook that keeps the gradient: what becomes of it later shows."""
-    return events.append
 
 
 def changing(events: list[Any]) -> Callable[[torch.Tensor], None]:

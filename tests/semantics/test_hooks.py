@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
+from tests.fuzz.toolbox import Sum, changing
 from tests.oracle import leaf
 from tests.semantics.registry import case
 
@@ -260,27 +261,11 @@ def test_added_after_the_first_call(compile, x, net):
     return events
 
 
-class TwiceToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, *inputs):
-        ctx.num_inputs = len(inputs)
-        return sum(inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return (grad * 2,) * ctx.num_inputs  # one tensor, several times
-
-
 def events_of_changed_gradients(loss, leaves):
     """Every leaf's hook notes the gradient that has arrived, and changes it in place."""
     events = []
-
-    def change(p):
-        events.append(p.grad.clone())
-        p.grad.mul_(7)
-
     for p in leaves:
-        p.register_post_accumulate_grad_hook(change)
+        p.register_post_accumulate_grad_hook(changing(events))
     for _ in range(2):
         loss().backward()
     return events
@@ -288,7 +273,7 @@ def events_of_changed_gradients(loss, leaves):
 
 @case("post_accumulate_grad hooks", leaf(4), leaf(4), leaf(4), leaf(4))
 def test_that_change_what_a_node_sends_to_several_leaves(compile, a, b, c, d):
-    g = compile(lambda a, b, c, d: TwiceToAll.apply(a, b * 1, c.exp(), d).sum())
+    g = compile(lambda a, b, c, d: Sum.apply(a, b * 1, c.exp(), d).sum())
     return events_of_changed_gradients(lambda: g(a, b, c, d), (a, b, c, d))
 
 
@@ -318,7 +303,7 @@ def test_that_keeps_what_a_node_sends_to_another_leaf_too(compile, a, b):
     kept = []
     a.register_hook(kept.append)
     b.register_post_accumulate_grad_hook(lambda p: kept.append(p.grad.clone()))
-    g = compile(lambda a, b: TwiceToAll.apply(a, b).sum())
+    g = compile(lambda a, b: Sum.apply(a, b).sum())
     for _ in range(3):
         g(a, b).backward()
     return kept
