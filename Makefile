@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 STAMP  := .venv/.installed
-CSRC   := $(wildcard gradc/*/csrc/*)
+CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
 .PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan bench clean
 

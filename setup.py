@@ -13,8 +13,8 @@ import shutil
 
 from setuptools import Extension, setup
 
-SOURCES = sorted(glob.glob("gradc/*/csrc/*.cpp"))
-HEADERS = sorted(glob.glob("gradc/*/csrc/*.h"))
+SOURCES = sorted(glob.glob("gradc/**/csrc/*.cpp", recursive=True) + ["gradc/bindings/module.cpp"])
+HEADERS = sorted(glob.glob("gradc/**/csrc/*.h", recursive=True))
 OPTIMIZED = ["-O3", "-g0"]
 # Without vptr, which needs type information that torch's libraries do not export.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
@@ -45,7 +45,8 @@ def extension() -> Extension:
         depends=HEADERS,
         language="c++",
         extra_compile_args=[
-            *(SANITIZED if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *headers,
+            *(SANITIZED if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",
+            "-I" + os.path.abspath("gradc"), *headers,
         ],
         extra_link_args=SANITIZERS if sanitize else [],
         library_dirs=cpp_extension.library_paths(),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.common import CONTENDERS, first_call, prepare
 from benchmarks.models import MODELS
-from gradc.report.table import table
+from gradc.text_table import table
 
 NAMES = ["eager", "torch.compile", "gradc", "gradc, compiled autograd"]
 CHOSEN = ["64-layer MLP", "LSTMCell x 32", "GPT float32"]

@@ -11,7 +11,7 @@ import time
 import torch
 
 from benchmarks.common import CONTENDERS, Step, first_call, fresh, prepare, warm_up
-from gradc.report.table import table
+from gradc.text_table import table
 
 NAMES = ["torch.compile aot_eager", "gradc"]
 ROUNDS = 7

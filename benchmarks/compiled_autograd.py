@@ -21,8 +21,7 @@ from torch import nn
 
 import gradc
 from benchmarks.models import GPT
-from gradc.engine import compiled_autograd
-from gradc.executor import native
+from gradc import compiled_autograd, native
 
 BLOCK = 10  # steps of one contender in a row: a training loop does not change its engine at each step
 Backward = Callable[[torch.Tensor], None]

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from gradc.executor import interpret, native
+from gradc import executor
+from gradc.executor import interpret
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 
@@ -67,7 +68,7 @@ def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, f
 
 def report(name: str, model: torch.nn.Module, x: torch.Tensor, repeats: int) -> None:
     program, inputs = capture(model, x)
-    plan, interpreter = native.lower(program), interpret.lower(program)
+    plan, interpreter = executor.lower(program), interpret.lower(program)
     for ours, theirs in zip(plan(list(inputs)), interpreter(list(inputs)), strict=True):
         assert torch.equal(ours, theirs), f"{name}: executor and interpreter differ"
     eager = step_of(model, x)

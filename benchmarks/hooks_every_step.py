@@ -16,7 +16,7 @@ from torch import nn
 
 import gradc
 from benchmarks.endurance import Held, growth, held, num_steps, watch
-from gradc.engine import compiled_autograd
+from gradc import compiled_autograd
 
 
 @dataclasses.dataclass(frozen=True)

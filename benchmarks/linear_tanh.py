@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.common import CONTENDERS, first_call, fresh, prepare, race, reported, warm_up
-from gradc.report.table import table
+from gradc.text_table import table
 
 NAMES = ["eager", "torch.compile aot_eager", "torch.compile", "gradc"]
 

@@ -22,7 +22,7 @@ import torch
 import gradc
 from benchmarks.common import CONTENDERS, Step, failure, first_call, fresh, peak_bytes, prepare, race, warm_up
 from benchmarks.models import MODELS
-from gradc.report.table import table
+from gradc.text_table import table
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADERS = ["model", "contender", "step ms", "of eager", "first call s", "peak MB", "of eager", "note"]

@@ -1,14 +1,14 @@
 """gradc: compiled PyTorch training with eager's gradients, bit for bit. The public surface; re-exports only."""
 
+from gradc import compiled_autograd
 from gradc.backends import list_backends, register_backend
 from gradc.config import config
-from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError, FallbackError, GradcError
 from gradc.frontend.compile import compile
 from gradc.frontend.control import disable, reset
+from gradc.journal import counters
 from gradc.report.check import check
 from gradc.report.explain import explain
-from gradc.report.record import counters
 
 __all__ = [
     "ConfigError",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gradc
-from gradc import collector
+from gradc import garbage as collector
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradc import ConfigError, config
-from gradc.report import record
+from gradc import journal as record
 
 GOOD = ["ambient", "same_as_forward", "off", {"device_type": "cpu", "dtype": torch.bfloat16}, [{"device_type": "cpu"}]]
 BAD = [
@@ -115,7 +115,7 @@ def test_wrong_log_name_is_a_clear_error():
 
 
 def test_logs_by_variable_and_through_torch():
-    speak = "from gradc.report.record import log; log('fallbacks', 'spoken'); log('graphs', 'silent')"
+    speak = "from gradc.journal import log; log('fallbacks', 'spoken'); log('graphs', 'silent')"
     by_variable = run_python(speak, GRADC_LOGS="fallbacks")
     assert by_variable.stderr == "DEBUG:gradc.__fallbacks:spoken\n"
     through_torch = run_python(f"import torch, gradc; torch._logging.set_logs(modules={{'fallbacks': True}}); {speak}")

@@ -1,24 +1,26 @@
-"""Imports point one way: each room imports rooms of earlier layers only, and no two modules import each other."""
+"""All arrows of the house point down, and none closes a circle: imports in Python, includes in C++.
+
+Deferred imports and those for type checking count like any other: who reads a module needs what it names.
+"""
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "gradc"
 
-# By the longest name that fits. A room may import its own layer's rooms, and those before.
-LAYERS = [
-    ["gradc.errors", "gradc.collector"],
-    ["gradc.config", "gradc.torch_private", "gradc.report.record", "gradc.report.table", "gradc._C"],
-    ["gradc.ir", "gradc.state"],
-    ["gradc.executor", "gradc.partition"],
-    ["gradc.backends"],
-    ["gradc.aot", "gradc.engine", "gradc.optim"],
-    ["gradc.frontend", "gradc.compiled_autograd"],
-    ["gradc.report"],
-    ["gradc"],
-    ["gradc.demo", "gradc.cli"],
-]
+# From the ground up. A module imports from its own room and from those before it.
+ROOMS = [
+    "errors", "garbage", "text_table", "_C",
+    "config", "torch_private", "csrc", "native", "journal", "ambient",
+    "ir", "executor", "tape", "passes", "backends",
+    "analysis", "nodes", "backward", "region",
+    "walk", "capture", "symbolic", "replay", "compiled_autograd",
+    "frontend", "bindings", "report",
+    "gradc",  # the public names, gradc/__init__.py
+    "demo", "cli",
+]  # fmt: skip
 
 
 def module_name(path):
@@ -27,11 +29,14 @@ def module_name(path):
 
 
 MODULES = {module_name(path): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+SOURCES = {
+    str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".h", ".cpp")
+}
 
 
-def imports(nodes):
-    """The gradc modules that these statements import; ``from package import module`` is the module."""
-    for node in nodes:
+def imports(tree):
+    """The gradc modules that are imported anywhere in ``tree``; ``from package import module`` is the module."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "gradc")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gradc":
@@ -40,24 +45,75 @@ def imports(nodes):
                 yield name if name in MODULES else node.module
 
 
-def layer(module):
-    names = [(len(name), i, name) for i, layer in enumerate(LAYERS) for name in layer]
-    _, found, name = max(row for row in names if f"{module}.".startswith(f"{row[2]}."))
-    assert name != "gradc" or module == "gradc", f"{module} is in no layer: add its room to LAYERS in {__file__}"
-    return found
+def includes(text):
+    """The files of gradc that a C++ file includes, as paths below ``gradc/``."""
+    return re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
 
 
-def test_rooms_import_earlier_layers_only():
-    wrong = [
-        f"{module} (layer {layer(module)}) imports {imported} (layer {layer(imported)})"
-        for module, tree in MODULES.items()
-        for imported in imports(ast.walk(tree))
-        if layer(imported) > layer(module)
+def room_of_module(name):
+    return ([*name.split("."), "gradc"])[1] if name != "gradc" else "gradc"
+
+
+def room_of_file(path):
+    return path.split("/")[0]
+
+
+def upward(arrows, room_of):
+    """The arrows that lead to a higher room, in words."""
+    floor = {room: number for number, room in enumerate(ROOMS)}
+    return [
+        f"{source} imports {target}"
+        for source, targets in arrows.items()
+        for target in targets
+        if floor[room_of(target)] > floor[room_of(source)]
     ]
+
+
+def circle(arrows):
+    """A circle of files, or [] if there is none."""
+    try:
+        list(graphlib.TopologicalSorter(arrows).static_order())
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+# A package's own __init__ re-exports its modules, so `import gradc.x.y` from inside x is no circle.
+PYTHON = {module: {name for name in imports(tree) if name != module} for module, tree in MODULES.items()}
+CPP = {path: set(includes(text)) for path, text in SOURCES.items()}
+
+
+def test_every_room_is_known():
+    rooms = {room_of_module(name) for name in MODULES} | {room_of_file(path) for path in SOURCES}
+    assert not rooms - set(ROOMS), "add it to ROOMS, above the rooms that it imports"
+
+
+def test_includes_name_files():
+    assert not [(path, name) for path, names in CPP.items() for name in names if name not in SOURCES]
+
+
+def test_python_arrows_point_down():
+    wrong = upward(PYTHON, room_of_module)
     assert not wrong, "\n".join(wrong)
 
 
-def test_modules_do_not_import_each_other():
-    # A package's own __init__ re-exports its modules, so `import gradc.x.y` from inside x is no cycle.
-    graph = {module: {name for name in imports(tree.body) if name != module} for module, tree in MODULES.items()}
-    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
+def test_cpp_arrows_point_down():
+    wrong = upward(CPP, room_of_file)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_circle_in_python():
+    assert not circle(PYTHON)
+
+
+def test_no_circle_in_cpp():
+    assert not circle(CPP)
+
+
+def test_the_guard_sees_deferred_imports_and_circles():
+    tree = ast.parse("def f():\n    from gradc.frontend import compile\nif TYPE_CHECKING:\n    import gradc.report.explain")
+    assert upward({"gradc.ir.program": list(imports(tree))}, room_of_module) == [
+        "gradc.ir.program imports gradc.frontend.compile",
+        "gradc.ir.program imports gradc.report.explain",
+    ]
+    assert set(circle({"a": {"b"}, "b": {"a"}, "c": set()})) == {"a", "b"}

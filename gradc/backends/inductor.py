@@ -22,7 +22,7 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
 from gradc.ir.program import Program
-from gradc.report.record import count, fallback
+from gradc.journal import count, fallback
 from gradc.torch_private import compile_fx_inner, fake_mode_for, functionalized_graph
 
 Runner = Callable[[list[Any]], list[Any]]

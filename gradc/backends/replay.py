@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradc import executor
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret, native
+from gradc.executor import interpret
 from gradc.ir.program import Program
-from gradc.report.record import count
+from gradc.journal import count
 
 
 def lower(program: Program) -> Callable[[list[Any]], list[Any]]:
     """The program as a native plan; interpreted where it cannot be one, or where the extension was not built."""
     try:
-        return native.lower(program)
+        return executor.lower(program)
     except UnsupportedError:
         count("executor", "programs_interpreted")
         return interpret.lower(program)

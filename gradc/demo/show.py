@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradc.demo.train import Run
-from gradc.report.table import table
+from gradc.text_table import table
 
 HEADERS = ["run", "final loss", "test accuracy", "largest param diff", "bitwise eager", "compile s", "ms/step"]
 

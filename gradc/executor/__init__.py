@@ -1,0 +1,5 @@
+"""The room that runs Programs: in C++ (``lower``) or, slowly and as their reference, in Python (``interpret``)."""
+
+from gradc.executor.native import Runner, lower
+
+__all__ = ["Runner", "lower"]

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from gradc.ir.program import AutocastState, Program, leaves
+from gradc.ambient import AutocastState, autocast_set_to, set_autocast
+from gradc.ir.program import Program, leaves
 from gradc.ir.text import render
-from gradc.state import autocast_set_to, set_autocast
 
 Runner = Callable[[list[Any]], list[Any]]
 _OFF = AutocastState()

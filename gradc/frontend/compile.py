@@ -2,7 +2,7 @@
 
     compile: (function | module | optimizer, options) -> the same, compiled
 
-    user code --Dynamo--> FX graph --aot.tape--> tape --aot.segments--> segments --aot.region--> region
+    user code --Dynamo--> FX graph --tape.tape--> tape --analysis.segments--> segments --region.region--> region
                                                      region --backend--> runs; each backward compiled at its first call
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from gradc import collector
+from gradc import compiled_autograd
+from gradc import garbage as collector
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
-from gradc.engine import compiled_autograd
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
-from gradc.report.record import fallback
+from gradc.journal import fallback
 from gradc.torch_private import around_compilations, graph_breaks
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it

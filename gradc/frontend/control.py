@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from gradc.engine import compiled_autograd
-from gradc.report.record import counters
+from gradc import compiled_autograd
+from gradc.journal import counters
 
 
 def disable(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ import dataclasses
 import functools
 import itertools
 import operator
+import pathlib
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,19 +23,18 @@ from typing import Any
 import torch
 import torch.fx
 
-from gradc.aot.casts import CacheError
-from gradc.aot.derive import Settings
-from gradc.aot.region import Region
-from gradc.aot.tape import Tape, record, recorder_of
+from gradc import native
+from gradc.ambient import AutocastState, autocast_of, autocast_state, exotic_mode, modes_kept_on_error
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
+from gradc.backward.cache import Settings
 from gradc.config import config
 from gradc.errors import OP_ERRORS, UnsupportedError
-from gradc.executor import native
 from gradc.frontend.cells import spelled_out
-from gradc.ir.program import AutocastState
 from gradc.ir.recorder import is_cast_for
-from gradc.report.record import count, fallback
-from gradc.state import autocast_of, autocast_state, exotic_mode, modes_kept_on_error
+from gradc.journal import count, fallback
+from gradc.region.region import Region
+from gradc.tape.tape import Tape, record, recorder_of
+from gradc.tape.weight_casts import CacheError
 from gradc.torch_private import (
     FAKE_TENSOR_ERRORS,
     FakeTensorMode,
@@ -302,6 +303,12 @@ def _note_optimizer(name: str, compiler: Any) -> None:
     fallback("optimizer", name, fullgraph=options.fullgraph)
 
 
+def _rooms() -> list[str]:
+    """The modules and packages of gradc that no user's code is in; the demo's is compiled."""
+    names = (module.name for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent.parent)]))
+    return [f"gradc.{name}" for name in names if name not in ("_C", "cli", "demo")]
+
+
 break_graph_where_eager_is_needed(is_ours)
 break_graph_where_values_are_read(is_ours)
 keep_ops_whole(is_ours)
@@ -311,5 +318,4 @@ run_optimizers_eagerly(is_ours, _note_optimizer)
 unpack_whole_tensors(is_ours)
 call_natively()
 guard_module_hooks(native.no_hooks)
-skip_frames_of(*(f"gradc.{room}" for room in ("aot", "backends", "engine", "executor", "frontend", "ir", "report")))
-skip_frames_of("gradc.config", "gradc.state", "gradc.torch_private")
+skip_frames_of(*_rooms())

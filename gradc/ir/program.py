@@ -19,6 +19,8 @@ from typing import Any
 import sympy
 import torch
 
+from gradc.ambient import NO_AUTOCAST, AutocastState
+
 
 @dataclasses.dataclass(frozen=True)
 class Ref:
@@ -73,13 +75,6 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
-class AutocastState:
-    """Autocast as one call sees it: the enabled device types with their dtypes, sorted. Empty means off."""
-
-    enabled: tuple[tuple[str, torch.dtype], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Instruction:
     """One call: ``outs = op(*args, **kwargs)``.
 
@@ -94,7 +89,7 @@ class Instruction:
     kwargs: dict[str, Any]
     outs: tuple[int | None, ...]
     returns_list: bool = False
-    autocast: AutocastState = AutocastState()
+    autocast: AutocastState = NO_AUTOCAST
     where: str = ""
     origin: str = ""
 

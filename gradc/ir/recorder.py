@@ -20,20 +20,10 @@ import sympy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc.ambient import AutocastState, autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.layouts import corrected
-from gradc.ir.program import (
-    AutocastState,
-    Instruction,
-    Program,
-    Ref,
-    Slot,
-    Sym,
-    TensorMeta,
-    leaves,
-    map_leaves,
-)
-from gradc.state import autocast_state
+from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
 
 _aten = torch.ops.aten

@@ -16,7 +16,8 @@ import sympy
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
-from gradc.ir.program import AutocastState, Instruction, Program, Ref, Sym
+from gradc.ambient import AutocastState
+from gradc.ir.program import Instruction, Program, Ref, Sym
 
 _PRINTER = PythonPrinter()
 

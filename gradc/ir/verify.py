@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
+from gradc.ambient import AutocastState, autocast_state, set_autocast
 from gradc.errors import InternalError
 from gradc.ir.layouts import corrected
-from gradc.ir.program import AutocastState, Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
+from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
 from gradc.ir.recorder import PHANTOM, RESERVED, tensor_meta
 from gradc.ir.text import print_instruction, print_program
-from gradc.state import autocast_state, set_autocast
 from gradc.torch_private import FAKE_TENSOR_ERRORS, FakeTensorMode, without_dispatch_modes
 
 IS_ASKED_FOR = os.environ.get("GRADC_VERIFY") == "1"

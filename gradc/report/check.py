@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from gradc.backends import DEFAULT_BACKEND
 from gradc.errors import CheckError, ConfigError
 from gradc.frontend.compile import compile
-from gradc.report.table import table
+from gradc.text_table import table
 
 SEED = 0
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from gradc.aot.region import Region
-from gradc.aot.segments import Segment
+from gradc.analysis.segments import Segment
 from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.compile import compile
 from gradc.frontend.control import reset
+from gradc.journal import Fallback, listening
+from gradc.region.region import Region
 from gradc.report.check import copies, differentiate
-from gradc.report.record import Fallback, listening
-from gradc.report.table import table
+from gradc.text_table import table
 from gradc.torch_private import compilations, graph_breaks, is_compiled
 
 

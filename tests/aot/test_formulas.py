@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradc.report.record import listening
+from gradc.journal import listening
 from tests.oracle import check, constant, leaf
 
 grad = torch.autograd.grad

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gradc
-from gradc.aot.tape import Tape
+from gradc.tape.tape import Tape
 
 
 def tapes() -> set[int]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gradc.aot.casts import cached_cast
-from gradc.executor import native
+from gradc import native
+from gradc.tape.weight_casts import cached_cast
 from tests.oracle import check, leaf
 
 OTHER_CACHE = {"weights that autocast keeps other copies of"}

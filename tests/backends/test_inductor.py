@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import gradc
 from gradc.backends import inductor
-from gradc.report.record import counters
+from gradc.journal import counters
 from tests.ir.build import recorded
 
 

@@ -17,7 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
 import gradc
-from gradc.engine import compiled_autograd
+from gradc import compiled_autograd
 
 NUM_SAMPLES = 10
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gradc
-from gradc.engine import compiled_autograd
+from gradc import compiled_autograd
 
 Step = Callable[[int], Any]
 

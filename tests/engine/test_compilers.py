@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gradc
-from gradc.engine import compiled_autograd
+from gradc import compiled_autograd
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gradc
-from gradc.engine import compiled_autograd
+from gradc import compiled_autograd
 
 STEPS = 4
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import gradc
-from gradc.engine import compiled_autograd
-from gradc.engine.dynamic import evaluate, fit
+from gradc import compiled_autograd
+from gradc.symbolic.generalise import evaluate, fit
 from tests.engine.test_capture import same
 
 SIZES = (4, 7, 1, 12, 4, 9, 0, 5)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gradc
-from gradc.engine import compiled_autograd
-from gradc.report.record import listening
+from gradc import compiled_autograd
+from gradc.journal import listening
 
 
 def reasons(*backwards: Callable[[], None]) -> str:

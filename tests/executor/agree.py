@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from gradc.executor import interpret, native
+from gradc import executor
+from gradc.executor import interpret
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 
@@ -30,7 +31,7 @@ def capture(function: Function, inputs: Sequence[Any]) -> Program:
 def check_agree(function: Function, inputs: Sequence[Any], *, others: Sequence[str] = ("eager", "interpreter")) -> None:
     program = capture(function, copies(inputs))
     runners = {"eager": lambda values: _eager(function, values), "interpreter": interpret.lower(program)}
-    got = _run(native.lower(program), inputs)
+    got = _run(executor.lower(program), inputs)
     for other in others:
         for one, another in zip(got, _run(runners[other], inputs), strict=True):
             assert_same(one, another)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from gradc.executor import native
+from gradc import executor
 from tests.executor.agree import bits, capture, check_agree
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 0.1]
@@ -93,7 +93,7 @@ def test_in_place_overlap_is_refused_as_in_eager():
         return x[:8].add_(x[1:])
 
     program = capture(lambda a, b: a.add_(b), [torch.ones(8), torch.ones(8)])
-    run = native.lower(program)
+    run = executor.lower(program)
     with pytest.raises(RuntimeError, match="memory location"):
         shifted(memory)
     with pytest.raises(RuntimeError, match="memory location"):
@@ -129,7 +129,7 @@ def test_products(first, second, dtype):
         for addend in (None, torch.randn(n, dtype=dtype), torch.randn(m, n, dtype=dtype), torch.randn(n, m, dtype=dtype).t()):
             inputs = [a, b] if addend is None else [addend, a, b]
             function = torch.mm if addend is None else torch.addmm
-            (got,) = native.lower(capture(function, inputs))(list(inputs))
+            (got,) = executor.lower(capture(function, inputs))(list(inputs))
             expected = function(*inputs)
             assert got.stride() == expected.stride()
             assert bits(got).equal(bits(expected)), (m, k, n)
@@ -137,7 +137,7 @@ def test_products(first, second, dtype):
 
 def test_lower_precision_is_respected():
     a, b = torch.randn(64, 64), torch.randn(64, 64)
-    run = native.lower(capture(torch.mm, [a, b]))
+    run = executor.lower(capture(torch.mm, [a, b]))
     torch.set_float32_matmul_precision("medium")
     try:
         assert run([a, b])[0].equal(torch.mm(a, b))

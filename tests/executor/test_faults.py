@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradc
-from gradc.executor import native
+from gradc import native
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 

@@ -16,10 +16,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc import executor, native
+from gradc.ambient import AutocastState
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret, native
+from gradc.executor import interpret
 from gradc.executor.plan import SMALL, SOON, lay_out
-from gradc.ir.program import AutocastState, Instruction, Program, Ref, Slot, Sym
+from gradc.ir.program import Instruction, Program, Ref, Slot, Sym
 from tests.executor.agree import assert_same, capture, check_agree
 
 aten = torch.ops.aten
@@ -88,7 +90,7 @@ def test_models_agree(name):
 
 def test_most_calls_of_a_network_are_typed():
     step, values = gradients(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))))
-    plan = native.lower(capture(step, [torch.randn(2, 8), *values]))
+    plan = executor.lower(capture(step, [torch.randn(2, 8), *values]))
     assert plan.num_typed >= 0.9 * plan.num_steps
 
 
@@ -144,10 +146,10 @@ def test_without_the_extension_the_interpreter_serves_and_says_so_once(monkeypat
     native._warn_once.cache_clear()
     program = capture(lambda x: x.exp(), [torch.randn(3)])
     with pytest.warns(UserWarning, match="the C\\+\\+ extension was not built"):
-        runner = native.lower(program)
+        runner = executor.lower(program)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        native.lower(program)
+        executor.lower(program)
     x = torch.randn(3)
     assert torch.equal(runner([x])[0], x.exp()) and not native.is_plan(runner)
     assert native.status().name == "interpreter"
@@ -181,7 +183,7 @@ def test_inputs_laid_out_unlike_when_captured(layout):
         "another size": lambda: torch.randn(4, 4, dtype=torch.float64),
     }[layout]
     program = capture(chain, [torch.randn(4, 4)])
-    plan, interpreter = native.lower(program), interpret.lower(program)
+    plan, interpreter = executor.lower(program), interpret.lower(program)
     for _ in range(3):
         x = make()
         for got, expected, eager in zip(plan([x]), interpreter([x]), chain(x), strict=True):
@@ -216,7 +218,7 @@ def test_memory_that_somebody_holds_is_not_reused(python_op):
     program = capture(lambda x: torch.ops.gradc_test.call(x.exp()).sin().cos().neg(), [torch.randn(4)])
     held.clear()
     x = torch.randn(4)
-    (out,) = native.lower(program)([x])
+    (out,) = executor.lower(program)([x])
     assert torch.equal(held[0], x.exp()) and torch.equal(out, x.exp().sin().cos().neg())
 
 
@@ -256,7 +258,7 @@ def test_a_value_dies_after_its_last_use():
     x, y = map(weakref.ref, arguments)
     alive = {}
     with Probe(lambda op: alive.update({str(op): (x() is not None, y() is not None)})):
-        native.lower(program)(arguments)
+        executor.lower(program)(arguments)
     assert arguments == []
     assert alive == {
         "aten.exp.default": (True, True), "aten.add.Tensor": (False, True),
@@ -265,7 +267,7 @@ def test_a_value_dies_after_its_last_use():
 
 
 def test_nothing_is_held_after_a_run_or_an_error():
-    plan = native.lower(capture(lambda x, y: [(x @ y).exp(), x @ y], [torch.randn(3, 3), torch.randn(3, 3)]))
+    plan = executor.lower(capture(lambda x, y: [(x @ y).exp(), x @ y], [torch.randn(3, 3), torch.randn(3, 3)]))
     for shape in ((3, 3), (4, 3)):
         arguments = [torch.randn(3, 3), torch.randn(*shape)]
         held = [weakref.ref(argument.untyped_storage()) for argument in arguments]
@@ -282,7 +284,7 @@ def test_nothing_is_held_after_a_run_or_an_error():
 
 
 def test_outputs_do_not_share_memory_between_runs():
-    plan = native.lower(capture(lambda x: [x.exp(), x.exp().neg()], [torch.randn(3)]))
+    plan = executor.lower(capture(lambda x: [x.exp(), x.exp().neg()], [torch.randn(3)]))
     x = torch.randn(3)
     first, second = plan([x]), plan([x * 2])
     assert torch.equal(first[0], x.exp()) and torch.equal(second[0], (x * 2).exp())
@@ -301,7 +303,7 @@ def test_mutating_an_input_bumps_its_version_as_eager_does():
 
     eager = [torch.randn(2, 2), torch.randn(2, 2)]
     replayed = [tensor.clone() for tensor in eager]
-    plan = native.lower(capture(lambda *inputs: mutate(*inputs) or [], [tensor.clone() for tensor in eager]))
+    plan = executor.lower(capture(lambda *inputs: mutate(*inputs) or [], [tensor.clone() for tensor in eager]))
     mutate(*eager)
     plan(list(replayed))
     assert [tensor._version for tensor in replayed] == [tensor._version for tensor in eager]
@@ -310,7 +312,7 @@ def test_mutating_an_input_bumps_its_version_as_eager_does():
 
 def test_a_view_that_is_returned_shares_the_version_of_its_base():
     x = torch.randn(2, 3)
-    view, part, other = native.lower(capture(lambda x: [x.t(), x.split(1)[1][0], x.exp()], [x]))([x])
+    view, part, other = executor.lower(capture(lambda x: [x.t(), x.split(1)[1][0], x.exp()], [x]))([x])
     before = view._version
     x.zero_()
     assert (view._version, part._version, other._version) == (before + 1, before + 1, 0)
@@ -319,7 +321,7 @@ def test_a_view_that_is_returned_shares_the_version_of_its_base():
 def test_a_saved_value_that_is_mutated_is_seen():
     x = torch.ones(3, requires_grad=True)
     y = x.exp()
-    native.lower(capture(lambda y: y.mul_(2), [torch.ones(3)]))([y.detach()])
+    executor.lower(capture(lambda y: y.mul_(2), [torch.ones(3)]))([y.detach()])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
@@ -329,19 +331,19 @@ def test_a_saved_value_that_is_mutated_is_seen():
 
 def test_inputs_that_require_grad_record_nothing():
     weight = nn.Parameter(torch.randn(3, 3))
-    (out,) = native.lower(capture(lambda w: w.detach().mul(2), [weight]))([weight])
+    (out,) = executor.lower(capture(lambda w: w.detach().mul(2), [weight]))([weight])
     assert not out.requires_grad and torch.is_grad_enabled()
 
 
 def test_a_leaf_that_requires_grad_may_be_mutated():
     weight = nn.Parameter(torch.zeros(3))
     program = capture(lambda w: w.add_(1), [torch.zeros(3)])
-    native.lower(program)([weight])
+    executor.lower(program)([weight])
     assert weight.tolist() == [1, 1, 1] and weight.is_leaf and weight._version == 1
 
 
 def test_ambient_autocast_is_not_seen_and_comes_back():
-    plan = native.lower(capture(lambda x: x @ x, [torch.randn(3, 3)]))
+    plan = executor.lower(capture(lambda x: x @ x, [torch.randn(3, 3)]))
     with torch.autocast("cpu", torch.bfloat16):
         (out,) = plan([torch.randn(3, 3)])
         assert out.dtype is torch.float32
@@ -354,13 +356,13 @@ def test_an_instruction_runs_under_the_autocast_it_was_captured_for():
     program = dataclasses.replace(
         program, instructions=tuple(dataclasses.replace(i, autocast=state) for i in program.instructions)
     )
-    (out,) = native.lower(program)([torch.randn(3, 3)])
+    (out,) = executor.lower(program)([torch.randn(3, 3)])
     assert out.dtype is torch.bfloat16 and not torch.is_autocast_enabled("cpu")
 
 
 def test_a_dispatch_mode_sees_every_call():
     seen = []
-    plan = native.lower(capture(lambda x: (x @ x).tanh(), [torch.randn(3, 3)]))
+    plan = executor.lower(capture(lambda x: (x @ x).tanh(), [torch.randn(3, 3)]))
     x = torch.randn(3, 3)
     with Probe(seen.append):
         plan([x])
@@ -368,7 +370,7 @@ def test_a_dispatch_mode_sees_every_call():
 
 
 def test_a_profiler_sees_every_call():
-    plan = native.lower(capture(lambda x: (x @ x).tanh(), [torch.randn(3, 3)]))
+    plan = executor.lower(capture(lambda x: (x @ x).tanh(), [torch.randn(3, 3)]))
     with torch.profiler.profile() as profile:
         plan([torch.randn(3, 3)])
     assert {"aten::mm", "aten::tanh"} <= {event.key for event in profile.key_averages()}
@@ -377,7 +379,7 @@ def test_a_profiler_sees_every_call():
 def test_a_subclass_is_dispatched_to():
     from torch.testing._internal.two_tensor import TwoTensor
 
-    plan = native.lower(capture(lambda x: x.tanh() + 1, [torch.randn(3)]))
+    plan = executor.lower(capture(lambda x: x.tanh() + 1, [torch.randn(3)]))
     a, b = torch.randn(3), torch.randn(3)
     (out,) = plan([TwoTensor(a, b)])
     assert torch.equal(out.a, a.tanh() + 1) and torch.equal(out.b, b.tanh() + 1)
@@ -389,7 +391,7 @@ def test_a_subclass_is_dispatched_to():
 def test_threads_share_a_plan():
     step, values = gradients(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)))
     inputs = [[torch.randn(4, 8), *values] for _ in range(4)]
-    plan = native.lower(capture(step, inputs[0]))
+    plan = executor.lower(capture(step, inputs[0]))
     expected = [plan(list(values)) for values in inputs]
     results = {}
 
@@ -405,9 +407,9 @@ def test_threads_share_a_plan():
 
 
 def test_a_python_op_may_run_a_plan(python_op):
-    inner = native.lower(capture(lambda x: x.exp(), [torch.randn(3)]))
+    inner = executor.lower(capture(lambda x: x.exp(), [torch.randn(3)]))
     python_op["call"] = lambda x: inner([x])[0]
-    outer = native.lower(capture(lambda x: torch.ops.gradc_test.call(x).neg(), [torch.randn(3)]))
+    outer = executor.lower(capture(lambda x: torch.ops.gradc_test.call(x).neg(), [torch.randn(3)]))
     x = torch.randn(3)
     assert torch.equal(outer([x])[0], x.exp().neg())
 
@@ -420,7 +422,7 @@ def test_an_error_keeps_its_type_and_the_next_run_works(python_op):
         raise Special("from inside")
 
     python_op["call"] = lambda x: x.clone()
-    plan = native.lower(capture(lambda x: torch.ops.gradc_test.call(x.exp()).neg(), [torch.randn(3)]))
+    plan = executor.lower(capture(lambda x: torch.ops.gradc_test.call(x.exp()).neg(), [torch.randn(3)]))
     python_op["call"] = fail
     with pytest.raises(Special, match="from inside"):
         plan([torch.randn(3)])
@@ -429,7 +431,7 @@ def test_an_error_keeps_its_type_and_the_next_run_works(python_op):
 
 
 def test_torch_errors_are_what_eager_raises():
-    plan = native.lower(capture(lambda x, i: x[i], [torch.randn(3), torch.tensor([1])]))
+    plan = executor.lower(capture(lambda x, i: x[i], [torch.randn(3), torch.tensor([1])]))
     with pytest.raises(IndexError, match="out of bounds"):
         plan([torch.randn(3), torch.tensor([7])])
     with pytest.raises(RuntimeError, match="takes 2 inputs, got 1"):
@@ -440,7 +442,7 @@ def test_a_higher_order_operator_is_unsupported():
     slots = (Slot("x"), Slot("y"))
     call = Instruction(torch.ops.higher_order.cond, (Ref(0),), {}, (1,))
     with pytest.raises(UnsupportedError, match="without a schema"):
-        native.lower(Program("hop", slots, (0,), {}, (call,), (Ref(1),)))
+        executor.lower(Program("hop", slots, (0,), {}, (call,), (Ref(1),)))
 
 
 # ---- symbolic sizes
@@ -462,7 +464,7 @@ def test_symbolic_sizes_are_read_off_the_inputs():
         (Ref(3), Ref(4), Sym(s0 + s1), None),
         {s0: ("size", 0, 0), s1: ("int", 1, 0)},
     )
-    plan = native.lower(program)
+    plan = executor.lower(program)
     for size in (2, 4, 2, *range(1, 100)):
         x = torch.randn(size, 4)
         scaled, filled, total, nothing = plan([x, 5])

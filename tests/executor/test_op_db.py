@@ -7,7 +7,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gradc.executor import interpret, native
+from gradc import executor, native
+from gradc.executor import interpret
 from tests.executor.agree import assert_same, capture, copies
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -57,7 +58,7 @@ def test_op(op):
     for _, sample in zip(range(SAMPLES), op.sample_inputs("cpu", dtype, requires_grad=differentiable)):
         step, tensors = step_of(op, sample)
         program = capture(step, copies(tensors))
-        plan = native.lower(program)
+        plan = executor.lower(program)
         results = []
         for runner in (interpret.lower(program), plan):
             torch.manual_seed(3)

@@ -2,8 +2,9 @@
 
 import torch
 
+from gradc.ambient import AutocastState
 from gradc.executor import interpret
-from gradc.ir.program import AutocastState, Program
+from gradc.ir.program import Program
 from tests.ir.build import recorded, with_call
 
 BF16 = AutocastState((("cpu", torch.bfloat16),))

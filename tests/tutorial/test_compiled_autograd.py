@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import gradc
-from gradc.engine import compiled_autograd
-from gradc.report.record import logger
+from gradc import compiled_autograd
+from gradc.journal import logger
 from tests.tutorial.golden import check_golden
 
 EXAMPLE = pathlib.Path(__file__).parent / "example.py"

@@ -3,7 +3,7 @@
 // Argument<T> is made from (frame, operand) and gives a T by get(). It keeps alive what T refers to for the time of a call.
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>

@@ -1,9 +1,9 @@
 // Plans as Python objects: made from a gradc.executor.plan.Layout, called with a list.
-#include "bind.h"
+#include "executor/csrc/bind.h"
 
-#include "keep.h"
-#include "kernels.h"
-#include "plan.h"
+#include "csrc/keep.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/plan.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>

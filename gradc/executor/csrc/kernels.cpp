@@ -1,11 +1,11 @@
-#include "kernels.h"
+#include "executor/csrc/kernels.h"
 
-#include "arguments.h"
-#include "memory.h"
-#include "norms.h"
-#include "pointwise.h"
-#include "product.h"
-#include "sums.h"
+#include "executor/csrc/arguments.h"
+#include "executor/csrc/memory.h"
+#include "executor/csrc/norms.h"
+#include "executor/csrc/pointwise.h"
+#include "executor/csrc/product.h"
+#include "executor/csrc/sums.h"
 
 #include <ATen/Operators.h>
 

@@ -8,7 +8,7 @@
 // that is dead, or of our own (memory.h). They leave the same sizes, strides and bits as the functional call.
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "loops.h"
+#include "executor/csrc/loops.h"
 
 #include <cmath>
 #include <string>

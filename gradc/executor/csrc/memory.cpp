@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "executor/csrc/memory.h"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>

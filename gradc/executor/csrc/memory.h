@@ -4,7 +4,7 @@
 // costs as much as the kernel. Large results go to torch's own allocator. torch's memory profiler sees both.
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 namespace gradc {
 

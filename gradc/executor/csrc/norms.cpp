@@ -1,8 +1,8 @@
-#include "norms.h"
+#include "executor/csrc/norms.h"
 
-#include "kernels.h"
-#include "loops.h"
-#include "memory.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/loops.h"
+#include "executor/csrc/memory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -5,7 +5,7 @@
 // tried out once (tests/executor/test_direct.py compares the bits, too).
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 namespace gradc {
 

@@ -16,7 +16,7 @@
 //             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
 #pragma once
 
-#include "loops.h"
+#include "executor/csrc/loops.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>

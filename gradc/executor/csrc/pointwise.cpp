@@ -1,7 +1,7 @@
-#include "pointwise.h"
+#include "executor/csrc/pointwise.h"
 
-#include "kernels.h"
-#include "memory.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
 
 #include <ATen/Version.h>
 

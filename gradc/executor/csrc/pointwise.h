@@ -3,7 +3,7 @@
 // The result fills its memory, and every input has its layout, is a number, or is first spread to it: broadcasting copies.
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <string>
 

@@ -1,7 +1,7 @@
-#include "product.h"
+#include "executor/csrc/product.h"
 
-#include "kernels.h"
-#include "memory.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
 
 #include <ATen/Context.h>
 

@@ -4,7 +4,7 @@
 // here once, when the plan is made (tests/executor/test_product.py compares the bits over layouts and sizes).
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
-#include "kernels.h"
-#include "product.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/product.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,6 +1,6 @@
-#include "sums.h"
+#include "executor/csrc/sums.h"
 
-#include "memory.h"
+#include "executor/csrc/memory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -4,7 +4,7 @@
 // (tests/executor/test_direct.py compares the bits).
 #pragma once
 
-#include "plan.h"
+#include "executor/csrc/plan.h"
 
 #include <string>
 

@@ -4,7 +4,7 @@
 // where the dictionaries were, and looks them up again where that may have changed. A pointer kept from a dictionary is used
 // only after that dictionary's version tag was seen to be the same: no two states of any dictionaries share a tag, so what the
 // dictionary holds is alive and in place. From the root down, with the GIL held.
-#include "bind.h"
+#include "frontend/csrc/bind.h"
 
 #include <memory>
 #include <string>

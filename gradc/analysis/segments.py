@@ -1,0 +1,255 @@
+"""Cut a tape into segments: the autograd nodes that a compiled region shows to the engine.
+
+    cut: Tape -> tuple[Segment, ...]      in the order in which the forward made them
+
+Two tape nodes are of one *stage* when the same differentiable outputs of the region reach them. In the engine's order,
+a maximal run of one stage is a *segment*. A segment is one autograd node at run time, with one next edge for each tape
+edge that leaves it, in the order in which eager would send gradients along them; so the engine runs and adds just as it
+does in eager. See Note [Segments].
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import heapq
+from collections.abc import Iterable, Iterator
+
+from gradc.errors import UnsupportedError
+from gradc.tape.ctx_state import is_python
+from gradc.tape.tape import Edge, Node, Tape
+from gradc.torch_private import sequence_nr
+
+
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """A tape edge that leaves a segment: next edge number ``position`` of ``source``.
+
+    It leads to a primal (``primal`` is its position) or to another segment (``entry`` is that segment's number and the
+    number of the entry).
+    """
+
+    source: Node
+    position: int
+    primal: int | None = None
+    entry: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Saves:
+    """What one node saved: numbers of the saved tensors it owns, and whether it holds others, which no hook sees."""
+
+    indices: tuple[int, ...]
+    has_hidden: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A run of tape nodes that becomes one autograd node.
+
+    Attributes:
+        number: its place in the order of the forward.
+        nodes: the tape nodes, in the order in which the engine runs them.
+        entries: the tape edges along which gradients come in: those of outputs, those from other segments, and last,
+            from ``num_tangents`` on, those of saved values, which only a backward of the backward uses.
+        exits: the tape edges that leave, in eager's order.
+        saves: what each node saved.
+        kept: numbers of those saved tensors that the user's code keeps by itself: hidden from hooks, unchecked, not freed.
+    """
+
+    number: int
+    nodes: tuple[Node, ...]
+    entries: tuple[Edge, ...]
+    num_tangents: int
+    exits: tuple[Exit, ...]
+    saves: dict[Node, Saves]
+    kept: frozenset[int]
+
+    @functools.cached_property
+    def saved(self) -> tuple[int, ...]:
+        """Numbers of the saved tensors (``Tape.saved``) that the nodes own, in eager's order of packing."""
+        return tuple(sorted({index for saves in self.saves.values() for index in saves.indices}))
+
+    @functools.cached_property
+    def shared(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the exits that lead to the same primal, for each primal that several lead to."""
+        of_primal: dict[int, list[int]] = {}
+        for position, exit_ in enumerate(self.exits):
+            if exit_.primal is not None:
+                of_primal.setdefault(exit_.primal, []).append(position)
+        return tuple(tuple(positions) for positions in of_primal.values() if len(positions) > 1)
+
+    @functools.cached_property
+    def targets(self) -> dict[Edge, tuple[int, ...]]:
+        """Tape edge -> positions of the exits along it. Empty if the live nodes have other targets: a detour is in the way."""
+        found: dict[Edge, list[int]] = {}
+        for position, exit_ in enumerate(self.exits):
+            found.setdefault(exit_.source.next_functions[exit_.position], []).append(position)
+        ends = [{(self.exits[i].primal, self.exits[i].entry) for i in positions} for positions in found.values()]
+        is_direct = all(len(end) == 1 for end in ends) and len(set().union(*ends)) == len(ends)
+        return {edge: tuple(positions) for edge, positions in found.items()} if is_direct else {}
+
+    def inlets(self, num_tangents: int) -> tuple[Edge, ...]:
+        """The tape edges that so many tangents come in by: the entries, and beyond them what the targets have got so far."""
+        return (*self.entries, *self.targets) if num_tangents > len(self.entries) else self.entries
+
+    @functools.cached_property
+    def python_behind(self) -> tuple[Node, ...]:
+        """The nodes of custom ops behind the exits."""
+        seen: set[Node] = {None, *self.nodes}
+        stack = [exit_.source.next_functions[exit_.position][0] for exit_ in self.exits]
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [target for target, _ in node.next_functions]
+        return tuple(node for node in seen.difference(self.nodes) if is_python(node))
+
+    @property
+    def has_hidden_saves(self) -> bool:
+        return any(saves.has_hidden for saves in self.saves.values())
+
+
+def cut(
+    tape: Tape, observables: Iterable[Edge], is_fine: bool = False, made_between: Iterable[Node] = ()
+) -> tuple[Segment, ...]:
+    """Cut the tape below ``observables``, the tape edges of the region's differentiable outputs.
+
+    ``is_fine``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in eager.
+    ``made_between``: nodes that stand in the live graph by themselves. No segment has nodes from before and after one of them,
+    so that what it sends to a value comes between what those send.
+
+    Raises:
+        UnsupportedError: if the tape leads to a leaf that is no primal.
+    """
+    observables = tuple(dict.fromkeys(observables))
+    primal_of = {primal.edge: position for position, primal in enumerate(tape.primals) if primal.edge is not None}
+    reach = _Reach(tape, primal_of)
+    for bit, edge in enumerate(observables):
+        reach.walk(edge, 1 << bit)
+    saves = reach.add_saved_values()
+    runs = _runs(reach.mask, primal_of if is_fine else {}, sorted(map(sequence_nr, made_between)))
+    number_of = {node: number for number, run in enumerate(runs) for node in run}
+
+    entries: list[dict[Edge, int]] = [{} for _ in runs]
+
+    def enter(edge: Edge) -> tuple[int, int]:
+        number = number_of[edge[0]]
+        return number, entries[number].setdefault(edge, len(entries[number]))
+
+    for edge in observables:
+        if edge not in primal_of:
+            enter(edge)
+    exits: list[list[Exit]] = [[] for _ in runs]
+    for number in reversed(range(len(runs))):
+        for node in runs[number]:
+            if all(target is None for target, _ in node.next_functions):
+                raise UnsupportedError("gradient that leads nowhere", node.name(), tape.line_of(node))
+            for position, target in enumerate(node.next_functions):
+                if target[0] is None:
+                    continue
+                if target in primal_of:
+                    primal = tape.detours.get((node, position), primal_of[target])
+                    exits[number].append(Exit(node, position, primal=primal))
+                elif number_of[target[0]] != number:
+                    exits[number].append(Exit(node, position, entry=enter(target)))
+    num_tangents = [len(found) for found in entries]
+
+    for value in (tape.saved[index].edge for run in runs for node in run for index in saves[node].indices):
+        if value is not None and value[0] in number_of and value not in primal_of:
+            enter(value)
+    return tuple(
+        Segment(
+            number,
+            run,
+            tuple(entries[number]),
+            num_tangents[number],
+            tuple(exits[number]),
+            {node: saves[node] for node in run},
+            frozenset(index for node in run for index in saves[node].indices if tape.saved[index].is_kept),
+        )
+        for number, run in enumerate(runs)
+    )
+
+
+class _Reach:
+    """Which observables reach each node, as a bit mask; 0 for a node that only leads to a saved value."""
+
+    def __init__(self, tape: Tape, primal_of: dict[Edge, int]) -> None:
+        self.tape, self.primal_of = tape, primal_of
+        self.mask: dict[Node, int] = {}
+
+    def walk(self, start: Edge, bits: int) -> None:
+        """Add ``bits`` to every node below ``start``."""
+        stack = [start]
+        while stack:
+            edge = stack.pop()
+            node = edge[0]
+            if node is None or edge in self.primal_of or (node in self.mask and self.mask[node] & bits == bits):
+                continue
+            if type(node).__name__ == "AccumulateGrad":
+                raise UnsupportedError("leaf made inside the region", where=self.tape.line_of(node))
+            self.mask[node] = self.mask.get(node, 0) | bits
+            stack += node.next_functions
+
+    def add_saved_values(self) -> dict[Node, Saves]:
+        """Walk below saved values, too: a backward of the backward sends gradients there. What each node saved."""
+        saves: dict[Node, Saves] = {}
+        while new := [node for node in self.mask if node not in saves]:
+            for node in new:
+                found, has_hidden = self.tape.saved_by(node)
+                saves[node] = Saves(tuple(found), has_hidden)
+                for edge in (self.tape.saved[index].edge for index in found):
+                    if edge is not None and edge[0] not in self.mask and not self._is_foreign(edge[0]):
+                        self.walk(edge, 0)
+        return saves
+
+    def _is_foreign(self, node: Node) -> bool:
+        """True for a node of the tape that this tape is the derivative of: its edges are all primals here."""
+        return sequence_nr(node) < self.tape.first_sequence_nr
+
+
+def _runs(reach: dict[Node, int], ends: dict[Edge, int], gaps: list[int]) -> list[tuple[Node, ...]]:
+    """Maximal runs of equal reach in the engine's order; the runs themselves in the order of the forward.
+
+    A node with an edge in ``ends`` is the last of its run. Nodes of a run have no sequence number of ``gaps`` between them.
+    """
+    runs: list[list[Node]] = []
+    is_open = False
+
+    def stage(node: Node) -> tuple[int, int]:
+        return reach[node], bisect.bisect(gaps, sequence_nr(node))
+
+    for node in _engine_order(reach):
+        if is_open and stage(runs[-1][-1]) == stage(node):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+        is_open = not any(edge in ends for edge in node.next_functions)
+    return [tuple(run) for run in reversed(runs)]
+
+
+def _engine_order(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Descending by sequence number, but each node behind all that lead to it.
+
+    A view whose base was modified in place gets its node when its history is next asked for: after the node of the op that
+    asks.
+    """
+    num_waiting = dict.fromkeys(nodes, 0)
+    for node in num_waiting:
+        for target, _ in node.next_functions:
+            if target in num_waiting:
+                num_waiting[target] += 1
+    ready = [(-sequence_nr(node), number, node) for number, node in enumerate(num_waiting) if not num_waiting[node]]
+    heapq.heapify(ready)
+    number = len(num_waiting)
+    while ready:
+        *_, node = heapq.heappop(ready)
+        yield node
+        for target, _ in node.next_functions:
+            if target in num_waiting:
+                num_waiting[target] -= 1
+                if not num_waiting[target]:
+                    number += 1
+                    heapq.heappush(ready, (-sequence_nr(target), number, target))

@@ -1,0 +1,413 @@
+"""Formulas of nodes whose own C++ code takes another path on fake tensors than on real ones.
+
+    replacing:  (Tape, Recorder, nodes, create_graph) -> a context in which the engine runs these nodes by FORMULAS
+    formula_of: (node, create_graph) -> Formula or None
+
+Such C++ code asks whether a tensor is "like a subclass", as a fake tensor is, or for values. A formula of this module makes
+the ATen calls that the C++ code makes on real CPU tensors, with the same operands in the same order; where these calls would
+have to know values, one op of gradc's stands for them, whose result has the same layout whatever the values are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.ir.recorder import Recorder
+from gradc.tape.tape import Node, Tape
+from gradc.torch_private import FAKE_TENSOR_ERRORS
+
+Grads = Sequence[torch.Tensor | None]
+
+# ---- ops for calls that read values
+
+_library = torch.library.Library("gradc", "DEF")
+_ops = torch.ops.gradc
+
+
+def _op(schema: str, fake: Callable[..., torch.Tensor]) -> Callable[[Callable[..., torch.Tensor]], None]:
+    """Define the op ``schema`` of gradc's; ``fake`` makes a tensor with the layout of its result."""
+
+    def define(kernel: Callable[..., torch.Tensor]) -> None:
+        name = _library.define(schema)
+        _library.impl(name, kernel, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"gradc::{name}", fake, lib=_library)
+
+    return define
+
+
+def _scalar_like(grad: torch.Tensor, *_: Any) -> torch.Tensor:
+    return grad.new_empty(())
+
+
+@_op("masked_sum(Tensor grad, Tensor mask) -> Tensor", _scalar_like)
+def _masked_sum(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return grad.masked_select(mask).sum()
+
+
+def _save_grad_and_mask(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _masked_sum_backward(ctx: Any, incoming: torch.Tensor) -> Grads:
+    """What SumBackward and MaskedSelectBackward make together."""
+    grad, mask = ctx.saved_tensors
+    shape = torch.broadcast_shapes(grad.shape, mask.shape)
+    return torch.zeros_like(grad.expand(shape)).masked_fill_(mask, incoming), None
+
+
+@_op("filled_sum(Tensor grad, int dim, Tensor index) -> Tensor", _scalar_like)
+def _filled_sum(grad: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return grad.index_select(dim, _unique(index)).sum()
+
+
+@_op("filled_spread(Tensor incoming, SymInt[] size, int dim, Tensor index) -> Tensor", lambda g, size, *_: g.new_empty(size))
+def _filled_spread(incoming: torch.Tensor, size: list[int], dim: int, index: torch.Tensor) -> torch.Tensor:
+    unique = _unique(index)
+    part = [unique.numel() if size and position == dim % len(size) else length for position, length in enumerate(size)]
+    return torch.zeros(size, dtype=incoming.dtype, device=incoming.device).index_add_(dim, unique, incoming.expand(part))
+
+
+def _unique(index: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.aten._unique.default(index, sorted=False)[0]
+    return found
+
+
+def _save_for_filled_sum(ctx: Any, inputs: Any, output: Any) -> None:
+    grad, ctx.dim, index = inputs
+    ctx.size = grad.shape
+    ctx.save_for_backward(index)
+
+
+def _filled_sum_backward(ctx: Any, incoming: torch.Tensor) -> Grads:
+    """What SumBackward and IndexSelectBackward make together."""
+    (index,) = ctx.saved_tensors
+    return _ops.filled_spread(incoming, ctx.size, ctx.dim, index), None, None
+
+
+def _save_for_filled_spread(ctx: Any, inputs: Any, output: Any) -> None:
+    _, _, ctx.dim, index = inputs
+    ctx.save_for_backward(index)
+
+
+def _filled_spread_backward(ctx: Any, incoming: torch.Tensor) -> Grads:
+    (index,) = ctx.saved_tensors
+    return _ops.filled_sum(incoming, ctx.dim, index), None, None, None
+
+
+def _differentiate(name: str, backward: Callable[[Any, torch.Tensor], Grads], save: Callable[[Any, Any, Any], None]) -> None:
+    """Give the op an autograd node, which does nothing for a gradient that is not defined, as torch's own."""
+
+    def save_undefined(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        save(ctx, inputs, output)
+
+    def or_nothing(ctx: Any, incoming: torch.Tensor | None) -> Any:
+        return (None,) * len(ctx.needs_input_grad) if incoming is None else backward(ctx, incoming)
+
+    torch.library.register_autograd(f"gradc::{name}", or_nothing, setup_context=save_undefined, lib=_library)
+
+
+_differentiate("masked_sum", _masked_sum_backward, _save_grad_and_mask)
+_differentiate("filled_sum", _filled_sum_backward, _save_for_filled_sum)
+_differentiate("filled_spread", _filled_spread_backward, _save_for_filled_spread)
+
+
+@_op("put_sum(Tensor grad, Tensor?[] indices, SymInt[] size) -> Tensor", lambda grad, _, size: grad.new_empty(size))
+def _put_sum(grad: torch.Tensor, indices: list[torch.Tensor | None], size: list[int]) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.aten.index.Tensor(grad, indices)
+    return found.sum_to_size(size)
+
+
+@_op("prod_backward(Tensor grad, Tensor input, Tensor result) -> Tensor", lambda grad, input, _: grad.new_empty(input.shape))
+def _prod_backward(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        num_zeros = len((input == 0).nonzero())
+        if num_zeros == 0:
+            return grad * (result / input).conj()
+        if num_zeros > 1:
+            return torch.zeros_like(input, memory_format=torch.contiguous_format)
+        return _prod_of_others(grad, input.contiguous().view(-1), 0).view_as(input)
+
+
+@_op(
+    "prod_dim_backward(Tensor grad, Tensor input, Tensor result, int dim) -> Tensor",
+    lambda grad, input, *_: grad.new_empty(input.shape),
+)
+def _prod_dim_backward(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
+    """``grad`` and ``result`` have ``dim``, of size 1."""
+    with torch.no_grad():
+        if (input == 0).any():
+            return _prod_of_others(grad, input, dim)
+        return grad * (result / input).conj()
+
+
+def _prod_of_others(grad: torch.Tensor, input: torch.Tensor, dim: int) -> torch.Tensor:
+    """``grad`` times the product of all other elements along ``dim``, of which there are at least two."""
+    size = [1 if position == dim else length for position, length in enumerate(input.shape)]
+    ones = torch.ones(size, dtype=grad.dtype, device=grad.device)
+    before = torch.cat([ones, input.narrow(dim, 0, input.shape[dim] - 1)], dim).cumprod(dim)
+    behind = input.narrow(dim, 1, input.shape[dim] - 1).flip(dim)
+    return grad * (before * torch.cat([ones, behind], dim).cumprod(dim).flip(dim)).conj()
+
+
+@_op(
+    "cumprod_backward(Tensor grad, Tensor input, int dim, Tensor output) -> Tensor",
+    lambda grad, input, *_: grad.new_empty(input.shape),
+)
+def _cumprod_backward(grad: torch.Tensor, input: torch.Tensor, dim: int, output: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = torch.ops.aten.cumprod_backward.default(grad, input, dim, output)
+        return found
+
+
+# ---- formulas: (node, incoming gradients, what its C++ code made of them on fake tensors) -> gradients
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    """How a node runs on fake tensors.
+
+    ``is_first``: it serves where nothing is recorded; else the C++ code is right there. ``is_differentiable``: it serves with
+    recording on, and leaves eager's nodes behind, or their equal, in eager's order. ``is_wanted``: for which of
+    the nodes of this name it is needed. ``keeps_calls``: the calls of the C++ code are recorded, and its results given to
+    ``make``.
+    """
+
+    make: Callable[[Node, Grads, Grads], Grads]
+    is_first: bool = True
+    is_differentiable: bool = True
+    is_wanted: Callable[[Node], bool] = lambda node: True
+    keeps_calls: bool = False
+
+
+def _evenly(node: Node, grads: Grads, made: Grads) -> Grads:
+    """The gradient in equal parts to all elements that are the value; to all that are NaN, if it is."""
+    (grad,) = grads
+    assert grad is not None
+    self, value = node._saved_self, node._saved_result
+    mask = torch.where(value.isnan(), self.isnan(), self == value)
+    zeros = grad.new_zeros(self.shape, dtype=self.dtype)
+    return (zeros.masked_fill_(mask, grad / mask.sum()),)
+
+
+def _masked_fill(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), mask = grads, node._saved_mask
+    assert grad is not None
+    of_self = None if made[0] is None else grad.masked_fill(mask, 0)
+    return of_self, None if made[1] is None else _ops.masked_sum(grad, mask)
+
+
+def _index_fill(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), dim, index = grads, _signed(node._saved_dim), node._saved_index
+    assert grad is not None
+    of_self = None if made[0] is None else grad.index_fill(dim, index, 0)
+    return of_self, None if made[1] is None else _ops.filled_sum(grad, dim, index)
+
+
+def _is_put_by_mask(node: Node) -> bool:
+    """True for an index_put where a mask says, of values that need a gradient. Its layout is known up to one dimension."""
+    if node.next_functions[1][0] is None or len(_shape_behind(node, 1)) > 1:
+        return False
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in node._saved_indices)
+
+
+def _index_put(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), indices, size = grads, node._saved_indices, _shape_behind(node, 1)
+    assert grad is not None
+    of_self = None if made[0] is None else grad
+    if of_self is not None and not node._saved_accumulate:
+        zeros = torch.zeros(size, dtype=grad.dtype, device=grad.device)
+        of_self = torch.ops.aten.index_put.default(grad, indices, zeros)
+    return of_self, None if made[1] is None else _ops.put_sum(grad, indices, size)
+
+
+def _shape_behind(node: Node, position: int) -> Sequence[Any]:
+    target, number = node.next_functions[position]
+    shape: Sequence[Any] = target._input_metadata[number].shape
+    return shape
+
+
+def _prod(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), self = grads, node._saved_self
+    assert grad is not None
+    if self.dim() == 0:
+        return (grad,)
+    _refuse_layouts(node, self.numel(), self)
+    return (_ops.prod_backward(grad, self, node._saved_result),)
+
+
+def _prod_dim(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), self, result = grads, node._saved_self, node._saved_result
+    assert grad is not None
+    if self.dim() == 0:
+        return (grad,)
+    dim = _signed(node._saved_dim) % self.dim()
+    if not node._saved_keepdim:
+        grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
+    _refuse_layouts(node, self.shape[dim], self, result, grad)
+    return (_ops.prod_dim_backward(grad, self, result, dim),)
+
+
+def _cumprod(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), self, result = grads, node._saved_self, node._saved_result
+    assert grad is not None
+    dim = _signed(node._saved_dim)
+    if self.dim() == 0 or self.shape[dim] == 1:
+        return (grad,)
+    _refuse_layouts(node, self.shape[dim], self, result, grad)
+    return (_ops.cumprod_backward(grad, self, dim, result),)
+
+
+def _refuse_layouts(node: Node, length: Any, *operands: torch.Tensor) -> None:
+    """Refuse operands for which the layout of the result may depend on which of its paths the formula takes.
+
+    Where no operand has dimensions in another order than a contiguous tensor, whatever is made of them is contiguous.
+    """
+    if length < 2 or operands[0].numel() == 0 or not all(map(_is_in_order, operands)):
+        raise UnsupportedError("layout that depends on values", node.name())
+
+
+def _is_in_order(tensor: torch.Tensor) -> bool:
+    """True for a contiguous tensor, also if it is expanded along some dimensions; with a size of 1 nothing is certain."""
+    strides = [stride for stride in tensor.stride() if stride != 0]
+    is_sorted = all(left > right for left, right in itertools.pairwise(strides))
+    return tensor.is_contiguous() or not strides or (is_sorted and 1 not in tensor.shape)
+
+
+def _trace(node: Node, grads: Grads, made: Grads) -> Grads:
+    (grad,), (rows, columns) = grads, node._saved_self_sym_sizes
+    assert grad is not None
+    zeros = torch.zeros(rows * columns, dtype=grad.dtype, device=grad.device)
+    diagonal = torch.arange(0, torch.sym_min(rows, columns) * (columns + 1), columns + 1, device=grad.device)
+    return (zeros.index_fill_(0, diagonal, grad).view(rows, columns),)
+
+
+def _matrix_exp(node: Node, grads: Grads, made: Grads) -> Grads:
+    """The upper right block of the exponential of [[A, grad], [0, A]], where A is self, conjugate and transposed."""
+    (grad,), adjoint = grads, node._saved_self.transpose(-2, -1).conj()
+    assert grad is not None
+    n = adjoint.shape[-1]
+    both = torch.zeros(*adjoint.shape[:-2], 2 * n, 2 * n, dtype=grad.dtype, device=grad.device)
+    both.narrow(-2, 0, n).narrow(-1, 0, n).copy_(adjoint)
+    both.narrow(-2, n, n).narrow(-1, n, n).copy_(adjoint)
+    both.narrow(-2, 0, n).narrow(-1, n, n).copy_(grad)
+    return (torch.linalg.matrix_exp(both).narrow(-2, 0, n).narrow(-1, n, n),)
+
+
+def _reflectors(first: str, second: str) -> Callable[[Node, Grads, Grads], Grads]:
+    """For gradients that the C++ code puts together anew, but on real tensors writes into zeros like the saved value."""
+
+    def make(node: Node, grads: Grads, made: Grads) -> Grads:
+        likes = getattr(node, first), getattr(node, second)
+        return (*map(_laid_out, made, likes), *made[2:])
+
+    return make
+
+
+def _laid_out(grad: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    zeros = torch.zeros_like(like)
+    return grad if grad is None or grad.stride() == zeros.stride() else zeros.copy_(grad)
+
+
+def _signed(number: int) -> int:
+    """A node shows a negative number that it saved as a number of 64 bits without a sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+FORMULAS = {
+    "MaxBackward1": Formula(_evenly),
+    "MinBackward1": Formula(_evenly),
+    "MedianBackward0": Formula(_evenly),
+    "NanmedianBackward0": Formula(_evenly),
+    "MaskedFillBackward1": Formula(_masked_fill),
+    "IndexFillBackward1": Formula(_index_fill),
+    "IndexPutBackward0": Formula(_index_put, is_differentiable=False, is_wanted=_is_put_by_mask),
+    "ProdBackward0": Formula(_prod, is_differentiable=False),
+    "ProdBackward1": Formula(_prod_dim, is_differentiable=False),
+    "CumprodBackward0": Formula(_cumprod, is_differentiable=False),
+    "TraceBackward0": Formula(_trace, is_first=False),
+    "LinalgMatrixExpBackward0": Formula(_matrix_exp, is_first=False),
+    "LinalgHouseholderProductBackward0": Formula(
+        _reflectors("_saved_input", "_saved_tau"), is_differentiable=False, keeps_calls=True
+    ),
+    "OrmqrBackward0": Formula(_reflectors("_saved_self", "_saved_input2"), is_differentiable=False, keeps_calls=True),
+}
+
+
+def formula_of(node: Node, create_graph: bool) -> Formula | None:
+    """The formula by which ``node`` runs on fake tensors with or without recording, if its C++ code is not right there."""
+    formula = FORMULAS.get(node.name())
+    serves = formula is not None and (formula.is_differentiable if create_graph else formula.is_first)
+    return formula if formula is not None and serves and formula.is_wanted(node) else None
+
+
+# ---- in the engine
+
+
+@contextlib.contextmanager
+def replacing(tape: Tape, recorder: Recorder, nodes: Iterable[Node], create_graph: bool) -> Iterator[None]:
+    """While inside, those of ``nodes`` that have a formula here give what it makes.
+
+    Enter it before anything else that hooks these nodes.
+    """
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            if formula := formula_of(node, create_graph):
+                run = _Run(tape, recorder, node, formula)
+                stack.callback(node.register_prehook(run.before).remove)
+                stack.callback(node.register_hook(run.after).remove)
+        yield
+
+
+class _Run:
+    """One run of one node: the hooks in front of it and behind it. Between them nothing is recorded, by nobody."""
+
+    def __init__(self, tape: Tape, recorder: Recorder, node: Node, formula: Formula) -> None:
+        self.tape, self.recorder, self.node, self.formula = tape, recorder, node, formula
+        self.grads: Grads = ()
+        self.is_grad_enabled = torch.is_grad_enabled()
+
+    def before(self, grads: Grads) -> None:
+        self.grads, self.is_grad_enabled = grads, torch.is_grad_enabled()
+        if not self.formula.keeps_calls:
+            torch.set_grad_enabled(False)  # should the node raise, the engine sets it back
+            self.recorder.unheard = self._stand_in
+
+    def after(self, made: Grads, grads: Grads) -> Grads | None:
+        self.recorder.unheard = None
+        torch.set_grad_enabled(self.is_grad_enabled)
+        if all(grad is None for grad in made):
+            return None
+        if any(grad is not None and grad.device.type != "cpu" for grad in self.grads):
+            raise UnsupportedError("formula known for the CPU only", self.node.name(), self.tape.line_of(self.node))
+        place, self.recorder.place = self.recorder.place, self._place
+        try:
+            return tuple(map(_summed, self.formula.make(self.node, self.grads, made), made))
+        finally:
+            self.recorder.place = place
+
+    def _stand_in(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """What a call that is not recorded gives. If that depends on values: something that nobody reads."""
+        try:
+            return op(*args, **kwargs)
+        except FAKE_TENSOR_ERRORS:
+            if op is torch.ops.aten.index.Tensor:  # the gradient of the values put
+                return args[0].new_empty(_shape_behind(self.node, 1))
+            return tuple(args[0].reshape(-1) for _ in op._schema.returns)
+
+    def _place(self) -> tuple[str, str]:
+        return self.tape.line_of(self.node), self.node.name()
+
+
+def _summed(grad: torch.Tensor | None, made: torch.Tensor | None) -> torch.Tensor | None:
+    """``grad`` with the shape of ``made``: between a node and its hooks the engine sums what was broadcast."""
+    if grad is None or made is None or grad.shape == made.shape:
+        return grad
+    return grad.sum_to_size(made.shape)

@@ -1,0 +1,34 @@
+// gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
+#include "executor/csrc/bind.h"
+
+#include "region/csrc/bind.h"
+#include "replay/csrc/bind.h"
+#include "frontend/csrc/bind.h"
+
+#include <torch/version.h>
+
+namespace py = pybind11;
+
+namespace {
+
+void check_version() {
+  const auto version = py::module_::import("torch").attr("__version__").attr("split")("+").cast<std::vector<std::string>>().at(0);
+  if (version != TORCH_VERSION) {
+    const auto error = py::module_::import("gradc.errors").attr("VersionError");
+    const std::string message = "gradc's extension was compiled for torch " TORCH_VERSION ", but torch " + version +
+        " is imported.\n  Install gradc again, which compiles it: pip install --no-build-isolation --force-reinstall --no-deps gradc";
+    PyErr_SetString(error.ptr(), message.c_str());
+    throw py::error_already_set();
+  }
+}
+
+} // namespace
+
+PYBIND11_MODULE(_C, module) {
+  check_version();
+  module.attr("torch_version") = TORCH_VERSION;
+  gradc::bind_executor(module);
+  gradc::bind_segments(module);
+  gradc::bind_engine(module);
+  gradc::bind_guards(module);
+}

@@ -1,0 +1,136 @@
+#include "nodes/csrc/accumulate.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <memory>
+#include <mutex>
+#include <typeinfo>
+#include <unordered_set>
+#include <vector>
+
+namespace gradc {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// One is not worth a callback at the end of the pass.
+constexpr size_t few = 2;
+
+// Whether the engine would take `grad` as it is: it casts, sums and refuses what does not match.
+bool is_valid(const at::Tensor& grad, const torch::autograd::InputMetadata& metadata) {
+  return grad.layout() == at::kStrided && metadata.layout() == at::kStrided && !metadata.is_tensor_subclass() &&
+      !metadata.is_nested_tensor() && metadata.grad_dtype() == grad.scalar_type() && grad.device().is_cpu() &&
+      metadata.device().is_cpu() && metadata.is_same_shape(grad);
+}
+
+// The positions of the edges to leaves that qualify; none if any leaf has hooks, which see in what order gradients arrive.
+std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grads) {
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const auto& edge = node.next_edge(i);
+    auto* target = edge.function.get();
+    if (!target || typeid(*target) != typeid(AccumulateGrad)) {
+      continue;
+    }
+    if (has_hooks(*target)) {
+      return {};
+    }
+    if (grads[i].defined() && edge.function.use_count() == 1 && is_valid(grads[i], target->input_metadata(edge.input_nr))) {
+      positions.push_back(i);
+    }
+  }
+  return positions;
+}
+
+// The edges of one node to leaves that have got their gradients: away for as long as it lives, or until they are shown.
+class HiddenEdges {
+ public:
+  HiddenEdges(Node& node, std::vector<size_t> positions) : node_(node.getptr()), positions_(std::move(positions)) {
+    const std::lock_guard lock(mutex_);
+    for (const auto position : positions_) {
+      leaves_.push_back(std::move(node.next_edges()[position].function));
+    }
+    all_.insert(this);
+  }
+  ~HiddenEdges() {
+    const std::lock_guard lock(mutex_);
+    if (all_.erase(this)) {
+      show();
+    }
+  }
+  HiddenEdges(const HiddenEdges&) = delete;
+  HiddenEdges& operator=(const HiddenEdges&) = delete;
+  HiddenEdges(HiddenEdges&&) = delete;
+  HiddenEdges& operator=(HiddenEdges&&) = delete;
+
+  // A node whose edges are back before the engine has looked at them sends the leaves nothing, which they ignore.
+  static void show_all() {
+    const std::lock_guard lock(mutex_);
+    for (auto* hidden : all_) {
+      hidden->show();
+    }
+    all_.clear();
+  }
+
+ private:
+  void show() {
+    for (size_t i = 0; i < positions_.size(); ++i) {
+      node_->next_edges()[positions_[i]].function = std::move(leaves_[i]);
+    }
+  }
+
+  static inline std::mutex mutex_;
+  static inline std::unordered_set<HiddenEdges*> all_;
+
+  c10::intrusive_ptr<Node> node_;
+  std::vector<size_t> positions_;
+  std::vector<c10::intrusive_ptr<Node>> leaves_;
+};
+
+// A backward pass of the engine's own, over the whole graph, that nobody profiles.
+bool is_plain_pass() {
+  return torch::autograd::get_current_graph_task_id() != -1 && !torch::autograd::get_current_graph_task_keep_graph() &&
+      torch::autograd::get_current_graph_task_exec_info()->empty() && !at::hasCallbacks();
+}
+
+} // namespace
+
+bool has_hooks(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+      !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+void accumulate_unwatched(Node& node, variable_list& grads) {
+  if (!is_plain_pass() || !node.post_hooks().empty()) {
+    return;
+  }
+  auto positions = unwatched_leaves(node, grads);
+  if (positions.size() < few) {
+    return;
+  }
+  std::vector<c10::intrusive_ptr<Node>> leaves;
+  leaves.reserve(positions.size());
+  for (const auto position : positions) {
+    leaves.push_back(node.next_edge(position).function);
+  }
+  // Called or not, the callback goes with the graph task, whether that ends well or in an error.
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [hidden = std::make_shared<HiddenEdges>(node, positions)]() mutable { hidden.reset(); });
+  for (size_t i = 0; i < positions.size(); ++i) {
+    variable_list grad;
+    grad.push_back(std::move(grads[positions[i]]));
+    (*leaves[i])(std::move(grad));
+  }
+}
+
+void show_hidden_edges() {
+  HiddenEdges::show_all();
+}
+
+} // namespace gradc

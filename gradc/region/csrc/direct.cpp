@@ -1,0 +1,153 @@
+#include "region/csrc/direct.h"
+
+#include "csrc/convert.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+struct DirectOutput {
+  enum class Kind { plain, argument, value, again, view };
+
+  Kind kind = Kind::value;
+  size_t position = 0; // of the argument, the value, or the output that is shown again
+  bool is_of_argument = false; // of a view: what `position` counts
+  py::object object; // the plain value, or what makes the view
+};
+
+struct DirectCall {
+  std::shared_ptr<RegionLayout> region;
+  std::vector<DirectOutput> outputs;
+  py::object slow;
+};
+
+DirectOutput read_output(const py::handle& specification) {
+  const auto [kind, position, is_of_argument, object] =
+      specification.cast<std::tuple<std::string, size_t, bool, py::object>>();
+  using Kind = DirectOutput::Kind;
+  const auto found = kind == "plain" ? Kind::plain
+      : kind == "argument"           ? Kind::argument
+      : kind == "again"              ? Kind::again
+      : kind == "view"               ? Kind::view
+                                     : Kind::value;
+  return {found, position, is_of_argument, object};
+}
+
+PyObject* make_view(const DirectOutput& output, const at::Tensor& base) {
+  THPObjectPtr argument(THPVariable_Wrap(base));
+  return PyObject_CallOneArg(output.object.ptr(), argument.get());
+}
+
+// A new reference; null with a Python error set.
+PyObject* make_output(
+    const DirectOutput& output,
+    const std::vector<c10::IValue>& arguments,
+    const std::vector<c10::IValue>& values,
+    PyObject* results) {
+  switch (output.kind) {
+    case DirectOutput::Kind::plain:
+      return Py_NewRef(output.object.ptr());
+    case DirectOutput::Kind::argument:
+      return THPVariable_Wrap(arguments[output.position].toTensor());
+    case DirectOutput::Kind::again:
+      return Py_NewRef(PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(output.position)));
+    case DirectOutput::Kind::view:
+      return make_view(output, (output.is_of_argument ? arguments : values)[output.position].toTensor());
+    case DirectOutput::Kind::value:
+      break;
+  }
+  return THPVariable_Wrap(values[output.position].toTensor());
+}
+
+at::Tensor make_alias(const at::Tensor& tensor) {
+  const at::AutoGradMode mode(true);
+  return at::alias(tensor);
+}
+
+// Makes the primals behind the arguments. False if autocast's cache is not as the region expects it.
+bool add_made(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
+  if (region.is_nested && *region.is_nested != is_autocast_nested()) {
+    return false;
+  }
+  for (const auto& [primal, dtype] : region.made) {
+    const auto& tensor = inputs[primal].toTensor();
+    auto made = dtype ? cached_cast(tensor, *dtype) : make_alias(tensor);
+    if (made.scalar_type() != dtype.value_or(made.scalar_type())) {
+      return false;
+    }
+    inputs.emplace_back(std::move(made));
+  }
+  return true;
+}
+
+// The tensors of a tuple; undefined ones for the rest.
+torch::autograd::variable_list tensors_of(PyObject* tuple) {
+  torch::autograd::variable_list tensors;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(tuple, i);
+    tensors.push_back(THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor());
+  }
+  return tensors;
+}
+
+PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    inputs.push_back(to_ivalue(arguments[i]));
+  }
+  const auto start = at::sequence_number::peek();
+  const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
+  if (!is_fine || is_watched(inputs) || !add_made(*direct.region, inputs)) {
+    return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
+  }
+  const auto made_before = made_nodes(*direct.region, inputs);
+  const auto [values, segments] = call_region(direct.region, inputs, {});
+  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
+  if (!results) {
+    throw python_error();
+  }
+  for (size_t i = 0; i < direct.outputs.size(); ++i) {
+    PyObject* made = make_output(direct.outputs[i], inputs, values, results.get());
+    if (made == nullptr) {
+      throw python_error();
+    }
+    PyTuple_SET_ITEM(results.get(), i, made);
+  }
+  if (!made_before.empty()) {
+    put_in_order(*direct.region, made_before, segments, tensors_of(results.get()), start);
+  }
+  return results.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef direct_method = {
+    "gradc_region", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_direct)), METH_FASTCALL, nullptr};
+
+} // namespace
+
+py::object make_direct(std::shared_ptr<RegionLayout> region, const py::list& outputs, py::object slow) {
+  auto direct = std::make_unique<DirectCall>(DirectCall{std::move(region), {}, std::move(slow)});
+  for (const py::handle output : outputs) {
+    direct->outputs.push_back(read_output(output));
+  }
+  const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {
+    delete static_cast<DirectCall*>(PyCapsule_GetPointer(held, nullptr));
+  }));
+  if (!capsule) {
+    throw py::error_already_set();
+  }
+  direct.release();
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&direct_method, capsule.ptr()));
+}
+
+} // namespace gradc

@@ -1,0 +1,249 @@
+#include "capture/csrc/engine_run.h"
+
+#include "nodes/csrc/segment_node.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+namespace gradc {
+
+namespace {
+
+bool are_equal(const Numbers& numbers, const std::vector<Term>& terms, const Numbers& symbols) {
+  if (numbers.size() != terms.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != terms[i].at(symbols)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+class Replay {
+ public:
+  Replay(Walk& walk, const Recording& recording)
+      : walk_(walk), recording_(recording), values_(recording.num_slots), symbols_(symbol_values(walk, recording)) {
+    if (!recording.boundaries.empty()) {
+      for (const auto& tensor : walk.tensors) {
+        versions_.push_back(version_of(tensor));
+      }
+    }
+    for (size_t i = 0; i < recording.inputs.size(); ++i) {
+      values_[recording.inputs[i]] = std::move(walk.tensors[i]);
+    }
+    for (const auto& live : walk.nodes) {
+      if (live.grad >= 0) {
+        grads_.push_back(values_[recording.inputs[live.grad]].unsafeGetTensorImpl());
+      } else {
+        grads_.push_back(nullptr);
+      }
+    }
+    walk.tensors.clear();
+  }
+
+  variable_list run(bool& gave_up) {
+    for (size_t i = 0; i < recording_.pieces.size(); ++i) {
+      run_piece(recording_.pieces[i]);
+      if (i == recording_.boundaries.size()) {
+        break;
+      }
+      const auto& boundary = recording_.boundaries[i];
+      auto outputs = run_boundary(boundary);
+      if (!is_expected(boundary, outputs) || !is_as_walked(recording_.pieces[i + 1])) {
+        gave_up = true;
+        return go_on_live(boundary, std::move(outputs));
+      }
+      for (size_t k = 0; k < outputs.size(); ++k) {
+        if (boundary.outputs[k] >= 0) {
+          values_[boundary.outputs[k]] = std::move(outputs[k]);
+        }
+      }
+      for (const auto slot : boundary.dying) {
+        values_[slot].reset();
+      }
+    }
+    variable_list results;
+    for (const auto slot : recording_.results) {
+      results.push_back(slot < 0 ? at::Tensor() : values_[slot]);
+    }
+    return results;
+  }
+
+ private:
+  static uint32_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+
+  void release(const std::vector<uint32_t>& nodes) {
+    if (!walk_.request.keep_graph) {
+      for (const auto node : nodes) {
+        walk_.nodes[node].node->release_variables();
+      }
+    }
+  }
+
+  // Nodes let go of what they saved first: the last reference is the piece's, which drops it after its last use.
+  void run_piece(const Piece& piece) {
+    release(piece.nodes);
+    std::vector<c10::IValue> inputs;
+    inputs.reserve(piece.inputs.size() + piece.symbols.size());
+    for (const auto slot : piece.inputs) {
+      inputs.emplace_back(values_[slot]);
+    }
+    for (const auto symbol : piece.symbols) {
+      inputs.emplace_back(symbols_[symbol]);
+    }
+    for (const auto slot : piece.dying) {
+      values_[slot].reset();
+    }
+    if (!piece.outputs.empty() || !piece.inputs.empty() || piece.plan || piece.runner) {
+      auto outputs = piece.plan ? gradc::run(*piece.plan, std::move(inputs)) : piece.runner(std::move(inputs));
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        values_[piece.outputs[i]] = std::move(outputs[i]).toTensor();
+      }
+    }
+    for (const auto& [node, slot] : piece.grads) {
+      walk_.nodes[node].accumulate->variable.mutable_grad() = std::move(values_[slot]);
+    }
+  }
+
+  variable_list run_boundary(const Boundary& boundary) {
+    variable_list inputs;
+    for (const auto slot : boundary.inputs) {
+      inputs.push_back(slot < 0 ? at::Tensor() : values_[slot]);
+    }
+    for (const auto slot : boundary.inputs) {
+      if (slot >= 0 && std::find(boundary.dying.begin(), boundary.dying.end(), slot) != boundary.dying.end()) {
+        values_[slot].reset();
+      }
+    }
+    auto is_owned = boundary.is_owned; // below autograd a view does not hold its base: only the recording tells
+    for (size_t i = 0; i < is_owned.size(); ++i) {
+      is_owned[i] = is_owned[i] && may_write_over(inputs[i]);
+    }
+    auto& node = *walk_.nodes[boundary.node].node;
+    auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_owned));
+    if (!walk_.request.keep_graph) {
+      node.release_variables();
+    }
+    return outputs;
+  }
+
+  bool is_expected(const Boundary& boundary, const variable_list& outputs) const {
+    if (outputs.size() != boundary.metadata.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Bytes metadata;
+      Numbers numbers;
+      append_metadata(metadata, numbers, outputs[i]);
+      if (!(metadata == boundary.metadata[i]) || !are_equal(numbers, boundary.numbers[i], symbols_)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // A hook may have changed what the rest would find: hooks, existing gradients, saved tensors.
+  bool is_as_walked(const Piece& piece) const {
+    for (const auto node : piece.nodes) {
+      if (has_hooks(*walk_.nodes[node].node)) {
+        return false;
+      }
+    }
+    for (const auto node : piece.leaves) {
+      const auto& grad = std::as_const(walk_.nodes[node].accumulate->variable).grad();
+      if (grad.unsafeGetTensorImpl() != (grads_[node] ? grads_[node] : at::Tensor().unsafeGetTensorImpl())) {
+        return false;
+      }
+    }
+    for (size_t i = 0; i < recording_.inputs.size(); ++i) {
+      const auto& value = values_[recording_.inputs[i]];
+      if (value.defined() && version_of(value) != versions_[i] && !is_grad(value)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool is_grad(const at::Tensor& value) const {
+    return std::find(grads_.begin(), grads_.end(), value.unsafeGetTensorImpl()) != grads_.end();
+  }
+
+  at::Tensor value(Index slot) const {
+    return slot < 0 ? at::Tensor() : values_[slot];
+  }
+
+  std::vector<Waiting<at::Tensor>> filled(const std::vector<Waiting<Index>>& all) const {
+    std::vector<Waiting<at::Tensor>> result;
+    for (const auto& waiting : all) {
+      result.push_back({waiting.node, {}});
+      for (const auto slot : waiting.inputs) {
+        result.back().inputs.push_back(value(slot));
+      }
+    }
+    return result;
+  }
+
+  variable_list go_on_live(const Boundary& boundary, variable_list outputs) {
+    Snapshot<at::Tensor> state;
+    state.done = boundary.snapshot.done;
+    state.not_ready = filled(boundary.snapshot.not_ready);
+    state.ready = filled(boundary.snapshot.ready);
+    for (const auto slot : boundary.snapshot.results) {
+      state.results.push_back(value(slot));
+    }
+    values_.clear();
+    return LiveRun(walk_).resume(state, boundary.node, std::move(outputs));
+  }
+
+  Walk& walk_;
+  const Recording& recording_;
+  variable_list values_;
+  const Numbers symbols_;
+  std::vector<uint32_t> versions_;
+  std::vector<const c10::TensorImpl*> grads_;
+};
+
+} // namespace
+
+Numbers symbol_values(const Walk& walk, const Recording& recording) {
+  Numbers values;
+  for (const auto position : recording.symbols) {
+    values.push_back(walk.numbers[position]);
+  }
+  return values;
+}
+
+bool fits(const Walk& walk, const Recording& recording, bool is_proven) {
+  if (!(walk.key == recording.key) || !walk.has_order(recording.order, recording.ties)) {
+    return false;
+  }
+  if (recording.symbols.empty()) {
+    if (walk.numbers != recording.numbers) {
+      return false;
+    }
+  } else {
+    const auto values = symbol_values(walk, recording);
+    if (!are_equal(walk.numbers, recording.terms, values) || (is_proven && !recording.proven.count(values))) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < recording.offsets.size(); ++i) {
+    if (walk.tensors[i].storage_offset() != recording.offsets[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+variable_list replay(Walk& walk, const Recording& recording, bool& gave_up) {
+  Replay replay(walk, recording);
+  const auto run = [&] { return replay.run(gave_up); };
+  return recording.boundaries.empty() ? run() : inside_engine(walk, run);
+}
+
+} // namespace gradc

@@ -1,0 +1,219 @@
+// A walk of a live autograd graph: its nodes, what they saved, and a flat key of all that decides what backward does.
+//
+// Layout.     Request: what the caller asked of the engine          Walk: what was found
+//             roots, grads, outputs, flags                          nodes   breadth-first from the roots, numbered from 1
+//                                                                   tensors what capturable nodes read: inputs of a Program
+//                                                                   key     bytes; numbers: sizes, strides and the like
+//
+// Equality.   Equal keys, numbers and orders mean equal runs. A recording with symbols takes other numbers too (live.h).
+//
+// Capturable. A node that torch generated, without hooks, whose saved tensors have no unpack hooks. Its constants are in the
+//             key through its own `compiled_args`. Every other node is opaque: it runs live, with its own hooks, also on a
+//             hit, so the key holds its type and edges only.
+// The GIL.    Held: hooks and gradients may be Python objects. Nothing of the user's runs here.
+#pragma once
+
+#include "nodes/csrc/accumulate.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gradc {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Bytes that grow by appending: a vector of chars would check and move for each number.
+class Bytes {
+ public:
+  Bytes() = default;
+  Bytes(const uint8_t* begin, const uint8_t* end) {
+    add(begin, end - begin);
+  }
+  void add(const void* bytes, size_t count) {
+    if (size_ + count > capacity_) {
+      grow(count);
+    }
+    std::memcpy(data_.get() + size_, bytes, count);
+    size_ += count;
+  }
+  void reserve(size_t count) {
+    if (count > capacity_) {
+      grow(count - size_);
+    }
+  }
+  size_t size() const {
+    return size_;
+  }
+  const uint8_t* data() const {
+    return data_.get();
+  }
+  bool operator==(const Bytes& other) const {
+    return size_ == other.size_ && std::memcmp(data(), other.data(), size_) == 0;
+  }
+
+ private:
+  void grow(size_t count) {
+    capacity_ = std::max(2 * capacity_, size_ + count);
+    std::unique_ptr<uint8_t[]> larger(new uint8_t[capacity_]);
+    if (size_ > 0) {
+      std::memcpy(larger.get(), data_.get(), size_);
+    }
+    data_ = std::move(larger);
+  }
+
+  std::unique_ptr<uint8_t[]> data_;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+// Pointer -> number, for pointers that are only added. Open addressing: no allocation for each.
+class PointerMap {
+ public:
+  // The number of `key`; `next` if it is new.
+  std::pair<int32_t, bool> insert(const void* key, int32_t next) {
+    if (2 * (size_ + 1) > cells_.size()) {
+      grow();
+    }
+    auto& cell = find_cell(key);
+    if (cell.first == key) {
+      return {cell.second, false};
+    }
+    cell = {key, next};
+    ++size_;
+    return {next, true};
+  }
+  int32_t find(const void* key) const {
+    if (cells_.empty()) {
+      return -1;
+    }
+    const auto& cell = const_cast<PointerMap*>(this)->find_cell(key);
+    return cell.first == key ? cell.second : -1;
+  }
+
+ private:
+  std::pair<const void*, int32_t>& find_cell(const void* key) {
+    size_t place = (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9e3779b97f4a7c15ULL >> 20;
+    for (;; ++place) {
+      auto& cell = cells_[place & (cells_.size() - 1)];
+      if (cell.first == key || cell.first == nullptr) {
+        return cell;
+      }
+    }
+  }
+  void grow() {
+    std::vector<std::pair<const void*, int32_t>> before(cells_.empty() ? 1024 : 2 * cells_.size(), {nullptr, -1});
+    before.swap(cells_);
+    for (const auto& cell : before) {
+      if (cell.first) {
+        find_cell(cell.first) = cell;
+      }
+    }
+  }
+
+  std::vector<std::pair<const void*, int32_t>> cells_;
+  size_t size_ = 0;
+};
+
+// What `run_backward` was asked. `outputs` are the edges of `inputs=`; empty with `is_partial` false: every leaf.
+struct Request {
+  edge_list roots;
+  variable_list grads;
+  edge_list outputs;
+  bool keep_graph = false;
+  bool is_partial = false;
+  bool accumulates = true;
+};
+
+// One live node. `begin` and `end` delimit its part of the key. `grad` is the position in `tensors` of a leaf's existing
+// gradient, or -1. `captures`: (input of the node, number of the result) of `torch.autograd.grad`. `input_numbers`: where
+// the sizes that each input must have begin in Walk::numbers. `sizes` and `num_sizes`: those held for the node's formula.
+// `first_tensor` and `last_tensor`: what the node held that no node before it did, in Walk::tensors.
+struct LiveNode {
+  c10::intrusive_ptr<Node> node;
+  torch::autograd::AccumulateGrad* accumulate = nullptr;
+  bool is_opaque = false;
+  bool is_needed = true;
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t grad = -1;
+  size_t input_numbers = 0;
+  size_t sizes = 0;
+  size_t num_sizes = 0;
+  size_t first_tensor = 0;
+  size_t last_tensor = 0;
+  std::vector<std::pair<uint32_t, size_t>> captures;
+  bool is_run() const {
+    return is_needed || !captures.empty();
+  }
+};
+
+using Numbers = std::vector<int64_t>;
+
+// Thrown for what only torch's engine can do; the message is the reason.
+struct Unsupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Walk {
+ public:
+  // Throws Unsupported, or what unpacking a saved tensor throws (freed, or modified in place).
+  explicit Walk(Request request);
+
+  // Descending sequence numbers, by node: the order in which the engine prefers ready nodes.
+  std::vector<uint32_t> order() const;
+  bool has_order(const std::vector<uint32_t>& order, const std::vector<bool>& ties) const;
+  std::vector<bool> ties(const std::vector<uint32_t>& order) const;
+  int32_t index_of(const Node* node) const;
+  int32_t tensor_index(const at::Tensor& tensor) const; // -1: not walked
+  // Notes that the present node holds `tensor`; returns its number in `tensors`.
+  int32_t add_tensor(const at::Tensor& tensor);
+
+  Request request;
+  std::vector<LiveNode> nodes;
+  variable_list tensors;
+  Bytes key;
+  Numbers numbers;
+  std::vector<size_t> tensor_numbers; // where the sizes of each tensor begin in numbers; its strides follow
+  std::vector<std::pair<size_t, size_t>> number_inputs; // (node, position in tensors) of a number that is an input
+  size_t num_grads = 0; // the first tensors are the distinct gradients given
+
+ private:
+  void number_nodes();
+  void find_needed();
+  void add_ambient();
+  void add_roots();
+  void add_node(LiveNode& live);
+  void add_leaf(LiveNode& live);
+  void add_state(size_t node);
+  void add_numbers(size_t node, const std::vector<int32_t>& found);
+  void add_tensors();
+
+  PointerMap index_;
+  PointerMap tensor_index_;
+  std::vector<int32_t> targets_; // the node that each edge leads to, in the order of nodes and edges; -1: none
+  size_t next_target_ = 0;
+};
+
+// Where the sizes that the edge's input must have begin in Walk::numbers.
+size_t input_numbers(const Walk& walk, const Edge& edge);
+
+// Appends what a kernel can know of a tensor but its data: dtype, device, layout and lazy bits; sizes and strides.
+void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor);
+
+template <typename T>
+void append(Bytes& key, T value) {
+  key.add(&value, sizeof(T));
+}
+
+} // namespace gradc

@@ -1,0 +1,76 @@
+"""Where the nodes of a walked graph come from: the user's line, and the region that gradc compiled.
+
+    line_of:   (Walk, node) -> "File: model.py:12 in forward, code: ...", or "" where nobody kept it
+    region_of: (Walk, node, gradients) -> RegionBackward, or None for a node that is not gradc's
+
+Regions know the line of each of their calls. Of an eager forward, torch keeps lines where anomaly mode is on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradc.backward.cache import Backwards, Sizes
+from gradc.ir.program import Program
+
+HOW_TO_KNOW = "user line unknown: run the forward under torch.autograd.detect_anomaly(check_nan=False), but not the backward"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+_INTERNAL = tuple(str(pathlib.Path(path).parent) for path in (str(torch.__file__), str(pathlib.Path(__file__).parent)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RegionBackward:
+    """What a node of gradc's ran: ``program``: (defined gradients, saved tensors, symbols) -> gradients.
+
+    ``serial`` tells regions apart, in the order in which they were compiled.
+    """
+
+    program: Program
+    num_saved: int
+    sizes: Sizes
+    serial: int
+
+
+def line_of(walk: Any, node: int) -> str:
+    """See the module's docstring."""
+    found = _segment_of(walk, node)
+    if found is not None:
+        backwards, number, _ = found
+        return backwards.tape.line_of(backwards.segments[number].nodes[0])
+    frames = _FRAME.findall("".join(walk.node(node).metadata.get("traceback_", ())))
+    users = [frame for frame in frames if not frame[0].startswith(_INTERNAL)]
+    if not users:
+        return ""
+    path, line, function, code = users[-1]
+    return f"File: {path}:{line} in {function}, code: {code}"
+
+
+def region_of(walk: Any, node: int, gradients: Sequence[torch.Tensor | None]) -> RegionBackward | None:
+    """See the module's docstring. None, too, where the region's tape ran node by node."""
+    found = _segment_of(walk, node)
+    if found is None:
+        return None
+    backwards, number, sizes = found
+    backward = backwards.traced(number, gradients, walk.needed(node))
+    if backward is None:
+        return None
+    return RegionBackward(backward.program, len(backward.saved), sizes, backwards.serial)
+
+
+def _segment_of(walk: Any, node: int) -> tuple[Backwards, int, Sizes] | None:
+    native = walk.segment(node)
+    if native is not None:
+        backwards, number, symbols = native
+        return backwards, number, backwards.sizes_of(symbols)
+    if walk.name(node) != "SegmentFunctionBackward":
+        return None
+    live = walk.node(node)
+    if not isinstance(live.backwards, Backwards):
+        return None  # of a derivative that could not be traced: its tape is run node by node
+    return live.backwards, live.segment.number, live.sizes
