@@ -1,6 +1,6 @@
 """Compile the backward of a region's segments when they run, for the state they run in, and keep what was compiled.
 
-    Backwards.grads: (segment, state of the call, saved tensors, tangents, needed) -> one gradient or None per exit
+    BackwardCache.grads: (segment, state of the call, saved tensors, tangents, needed) -> one gradient or None per exit
 
 Three ways, from fast to universal: a Program for the key (grad mode off); a region of its own over tangents and saved
 tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they are, which is eager itself.
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import sympy
 import torch
@@ -20,6 +20,8 @@ import torch
 from gradc import garbage as collector
 from gradc.ambient import Ambient, AutocastState, ambient, autocast_set_to, autocast_state, exotic_mode
 from gradc.analysis.segments import Segment
+from gradc.backward.on_real_tensors import differentiate
+from gradc.backward.settings import Settings
 from gradc.backward.trace import (
     Backward,
     BackwardKey,
@@ -30,9 +32,9 @@ from gradc.backward.trace import (
     trace_backward,
 )
 from gradc.errors import OP_ERRORS, UnsupportedError
-from gradc.ir.program import Program, Sym, TensorMeta
+from gradc.ir.program import Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
-from gradc.ir.text import symbolic
+from gradc.ir.sizes import Sizes
 from gradc.ir.verify import checked
 from gradc.journal import count, fallback, log
 from gradc.native import is_plan
@@ -41,39 +43,10 @@ from gradc.tape.tape import Tape, record
 from gradc.tape.weight_casts import CacheError, weights_among
 from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 
-if TYPE_CHECKING:
-    from gradc.region.region import Region
-
 MAX_BACKWARDS = 512  # of one segment
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 _serials = itertools.count()
-Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the user chose for a region when it was compiled.
-
-    ``backward_autocast`` is the autocast that backward runs under, or None for whatever is ambient then.
-    """
-
-    lower: Lower
-    backward_autocast: AutocastState | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """The values of a region's symbols in one call."""
-
-    values: dict[str, int]
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.values.items()))
-
-    def __call__(self, value: Any) -> Any:
-        """A number of the tape's in this call: itself, or what the expression comes to."""
-        return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,18 +67,42 @@ class _Compiled:
     run: Callable[[list[Any]], list[Any]]
 
 
-class Backwards:
+class Region(Protocol):
+    """What is built of a tape: a function, and the backwards of its segments."""
+
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+    @property
+    def backwards(self) -> BackwardCache: ...
+    def __call__(self, *inputs: Any) -> list[Any]: ...
+    def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+class BuildRegion(Protocol):
+    """Makes a region of a tape, with the settings of the region that it is handed in by."""
+
+    def __call__(self, tape: Tape, name: str, is_fine: bool = False) -> Region: ...
+
+
+class BackwardCache:
     """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock.
 
     ``serial`` counts regions as they are compiled.
     """
 
     def __init__(
-        self, tape: Tape, segments: Sequence[Segment], settings: Settings, name: str, is_fine: bool = False
+        self,
+        tape: Tape,
+        segments: Sequence[Segment],
+        settings: Settings,
+        name: str,
+        build_region: BuildRegion,
+        is_fine: bool = False,
     ) -> None:
         self.tape, self.segments, self.settings, self.name, self.is_fine = tape, segments, settings, name, is_fine
+        self._build_region = build_region
         self.serial = next(_serials)
-        self._of_sizes: dict[Sizes, Backwards] = {}
+        self._of_sizes: dict[Sizes, BackwardCache] = {}
         self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
         self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
 
@@ -282,7 +279,7 @@ class Backwards:
         with static.tape.lock, static.tape.unpacking(unpack), giving_out(static.tape, same.nodes, unpack):
             return run_nodes(static.tape, same, tangents, needed)
 
-    def _static(self, sizes: Sizes) -> Backwards:
+    def _static(self, sizes: Sizes) -> BackwardCache:
         """These backwards over a tape with plain numbers for sizes: nodes that hold symbols cannot be run on real tensors."""
         if not self.tape.symints:
             return self
@@ -295,10 +292,8 @@ class Backwards:
                 self._of_sizes[sizes] = self._with_sizes(self.tape.again(sizes))
             return self._of_sizes[sizes]
 
-    def _with_sizes(self, tape: Tape) -> Backwards:
-        from gradc.region.region import Region  # as below
-
-        region = Region(tape, self.settings, self.name, is_fine=self.is_fine)
+    def _with_sizes(self, tape: Tape) -> BackwardCache:
+        region = self._build_region(tape, self.name, self.is_fine)
         if [_outline(segment) for segment in region.segments] != [_outline(segment) for segment in self.segments]:
             raise UnsupportedError("nodes that depend on sizes", self.name)
         return region.backwards
@@ -332,8 +327,6 @@ class Backwards:
         return self._derivatives[place]
 
     def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
-        from gradc.backward.on_real_tensors import differentiate  # built on regions, as a derivative is
-
         fallback("derivative that cannot be traced", self.name)
         static = self._static(sizes)
         same = static.segments[segment.number]
@@ -342,10 +335,8 @@ class Backwards:
 
     def _derivative(self, segment: Segment, key: BackwardKey, history: History) -> Region:
         """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
-        from gradc.region.region import Region  # a region's derivative is a region: the two modules need each other
-
         tape = self._derivative_tape(segment, key, history)
-        return Region(tape, self.settings, f"derivative of {self.name}")
+        return self._build_region(tape, f"derivative of {self.name}")
 
     def _derivative_tape(self, segment: Segment, key: BackwardKey, history: History) -> Tape:
         tape = self.tape

@@ -21,7 +21,7 @@ from gradc.ambient import autocast_state
 from gradc.analysis.order import live_order, make_detours, uses
 from gradc.analysis.segments import Segment, cut
 from gradc.backward.trace import Grads, run_nodes
-from gradc.region.region import Call
+from gradc.nodes.live_call import Call
 from gradc.tape.ctx_state import giving_out
 from gradc.tape.tape import Edge, Primal, Saved, Tape, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
@@ -123,7 +123,7 @@ class _LiveRegion:
 
     def attach(self, primals: list[torch.Tensor]) -> Grads:
         """Build the live nodes. The gradients, as what comes out of them."""
-        call, start = Call(self, primals), next_sequence_nr()  # type: ignore[arg-type]
+        call, start = Call(self, primals), next_sequence_nr()
         call.values = self.returned.tensors
         for primal in self.tape.primals:
             if primal.step is not None:
@@ -175,7 +175,7 @@ class _LiveBackwards:
         is_repacked: bool,
         owned: Sequence[int],
     ) -> Grads:
-        """As ``derive.Backwards.grads``."""
+        """As ``BackwardCache.grads``."""
         with self.autocast():
             if torch.is_grad_enabled():
                 edges = [self.edges[index] for index in segment.saved]

@@ -26,7 +26,7 @@ import torch.fx
 from gradc import native
 from gradc.ambient import AutocastState, autocast_of, autocast_state, exotic_mode, modes_kept_on_error
 from gradc.backends import DEFAULT_BACKEND, lookup_backend
-from gradc.backward.cache import Settings
+from gradc.backward.settings import Settings
 from gradc.config import config
 from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.frontend.cells import spelled_out

@@ -9,7 +9,7 @@ unpacks is then part of the live graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,9 +17,6 @@ from gradc.analysis.segments import Segment
 from gradc.ir.passes import is_odd
 from gradc.ir.recorder import tensor_meta
 from gradc.torch_private import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
-
-if TYPE_CHECKING:
-    from gradc.region.region import Call
 
 _BACKWARD_TWICE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -33,7 +30,7 @@ class SegmentFunction(torch.autograd.Function):
     """One tensor in for each exit, one out for each entry. ``grad_fn.name()`` says SegmentFunctionBackward."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, segment: Segment, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: Any, segment: Segment, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         outputs = tuple(call.entry_value(segment, number) for number in range(len(segment.entries)))
         ctx.kept = {index: call.saved_value(index) for index in segment.kept}

@@ -4,7 +4,7 @@
     direct_outputs: outputs -> what ``gradc._C.Region.direct`` is made from
 
 The native region runs the forward and builds the live nodes in one call. Whatever it does not know it asks
-``derive.Backwards`` for: a Program for a new key, or the gradients themselves.
+``BackwardCache`` for: a Program for a new key, or the gradients themselves.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gradc.ambient import DEVICES, AutocastState
 from gradc.analysis.order import Made, is_detour
 from gradc.analysis.outputs import Derived, Output, Plain, Returned, Value
 from gradc.analysis.segments import Segment
+from gradc.backward.cache import BackwardCache
 from gradc.ir.program import Sym
 from gradc.ir.recorder import symbolic_number
 from gradc.tape.tape import Primal
 from gradc.tape.weight_casts import Cast
 
 if TYPE_CHECKING:
-    from gradc.backward.cache import Backwards
     from gradc.region.region import Region
 
 
@@ -71,7 +71,7 @@ class Layout:
     is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]
-    backwards: Backwards
+    backwards: BackwardCache
     shapes: list[Sym]
 
 

@@ -8,25 +8,22 @@ Calling a region runs the forward Program below autograd and then builds one liv
                                                    |
     live graph: outputs.grad_fn = segment n --edges--> ... --edges--> segment 0 --edges--> grad_fn of the inputs
 
-What a node does when the engine runs it is ``derive.Backwards``.
+What a node does when the engine runs it is ``backward.cache.BackwardCache``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gradc import native
-from gradc.analysis.order import Made, live_order
+from gradc.analysis.order import live_order
 from gradc.analysis.outputs import (
     Derived,
     Inner,
-    Output,
-    Plain,
-    Returned,
     Value,
     analyse_outputs,
     hoist_views,
@@ -34,18 +31,18 @@ from gradc.analysis.outputs import (
     refuse_views_of_returned_views,
 )
 from gradc.analysis.segments import Segment, cut
-from gradc.backward.cache import Backwards, Settings, Sizes
+from gradc.backward.cache import BackwardCache
+from gradc.backward.settings import Settings
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Sym
 from gradc.ir.verify import checked
 from gradc.journal import log
-from gradc.nodes.python_node import SegmentFunction
+from gradc.nodes.live_call import Call
 from gradc.region.native_layout import direct_outputs, is_made_natively, lay_out
 from gradc.tape.tape import Edge, Tape, edge_of
-from gradc.tape.views import as_view_of
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private import autocast_nesting, has_gradient_hooks, is_view, next_sequence_nr, put_in_order, sequence_nr
+from gradc.torch_private import autocast_nesting, has_gradient_hooks, next_sequence_nr
 
 
 class Region:
@@ -63,7 +60,8 @@ class Region:
         self.segments = cut(tape, [edge for _, edge in values if edge is not None], is_fine, made_between)
         self._refuse_inner_views()
         self.live_order = live_order(tape, self.segments, views)
-        self.backwards = Backwards(tape, self.segments, settings, name, is_fine)
+        build = functools.partial(_same_settings, settings)
+        self.backwards = BackwardCache(tape, self.segments, settings, name, build, is_fine)
         self.makers = [primal.make for primal in tape.primals if primal.make is not None]
         self.returned = _Returned(tape, values, self.segments)
         program = tape.recorder.program(self.returned.fakes)
@@ -114,12 +112,9 @@ class Region:
         return outputs
 
 
-def _history(tensor: torch.Tensor, depth: int) -> Any:
-    """The node ``depth`` steps above that of ``tensor``."""
-    node = tensor.grad_fn
-    for _ in range(depth):
-        node = node and node.next_functions[0][0]
-    return node
+def _same_settings(settings: Settings, tape: Tape, name: str, is_fine: bool = False) -> Region:
+    """How a backward builds regions: a derivative is one, and so is the same function with plain numbers for sizes."""
+    return Region(tape, settings, name, is_fine=is_fine)
 
 
 class _Returned:
@@ -152,103 +147,3 @@ class _Returned:
             self.of_saved[index] = ("value", of_slot[saved.slot])
             if saved.edge is not None:
                 self.of_edge.setdefault(saved.edge, of_slot[saved.slot])
-
-
-class Call:
-    """One call of a region: the tensors its outputs and live nodes are made of. Dropped when the call returns."""
-
-    def __init__(self, region: Region, primals: list[Any]) -> None:
-        self.region, self.primals = region, primals
-        self.values: list[Any] = []
-        self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.recorder.symbols.items()})
-        self._entries: dict[tuple[int, int], torch.Tensor] = {}
-        self._live: dict[int, torch.Tensor] = {}
-        self._derived: dict[int, torch.Tensor] = {}
-
-    def run(self, forward: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        """Run the forward, and build the live nodes in Python. They are returned."""
-        # A view made without gradient recording would refuse in-place use; a detached handle is no view.
-        self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
-        with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
-            for segment in self.region.segments:
-                self.attach(segment)
-        return self.nodes_of_segments()
-
-    def nodes_of_segments(self) -> list[Any]:
-        """The live nodes that were built in Python."""
-        return [self._entries[segment.number, 0].grad_fn for segment in self.region.segments]
-
-    def nodes_of_primals(self, order: list[Made]) -> dict[Made, Any]:
-        """Those in the live order, by their places there."""
-        return {item: self.primals[item[1]].grad_fn for item in order if item[0] == "primal"}
-
-    def put_in_order(
-        self, order: list[Made], of_primals: dict[Made, Any], segments: Any, outputs: Sequence[Any], start: int
-    ) -> None:
-        """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order."""
-        nodes = of_primals | {("segment", number, 0): node for number, node in enumerate(segments)}
-        nodes |= {item: _history(outputs[item[1]], item[2]) for item in order if item[0] == "output"}
-        live = [nodes[item] for item in order]
-        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
-
-    def _size(self, kind: str, position: int, dimension: int) -> int:
-        source = self.primals[position]
-        return source if kind == "int" else getattr(source, kind)(dimension)
-
-    def attach(self, segment: Segment) -> None:
-        """Build the live node of one segment, after those that it leads to."""
-        edges = []
-        for exit_ in segment.exits:
-            if exit_.primal is not None:
-                edges.append(self.primals[exit_.primal])
-            elif exit_.entry is not None:
-                edges.append(self._entries[exit_.entry])
-        outputs = SegmentFunction.apply(self, segment, *edges)
-        for number, (edge, output) in enumerate(zip(segment.entries, outputs, strict=True)):
-            self._entries[segment.number, number] = output
-            position = self.region.returned.of_edge.get(edge)
-            if position is not None:
-                self._live[position] = output
-
-    def entry_value(self, segment: Segment, number: int) -> torch.Tensor:
-        """What stands for one entry of a live node: the value itself, or a tensor that only has its metadata."""
-        node, place = segment.entries[number]
-        position = self.region.returned.of_edge.get((node, place))
-        if position is not None:
-            return self.values[position]
-        meta = node._input_metadata[place]
-        size = [dim if isinstance(dim, int) else self.sizes(Sym(dim.node.expr)) for dim in meta.shape]
-        return torch.empty_strided(size, [0] * len(size), dtype=meta.dtype, device=meta.device)
-
-    def saved_value(self, index: int) -> torch.Tensor:
-        """A saved tensor as eager would have packed it: part of the live graph if it needs a gradient."""
-        kind, position = self.region.returned.of_saved[index]
-        if kind == "primal":
-            return self.primals[position]
-        if self.region.tape.saved[index].edge is None:
-            return self.values[position]
-        return self.live(position)
-
-    def live(self, position: int) -> torch.Tensor:
-        """A value as the output of its live node; the bare value, if it has none."""
-        return self._live.get(position, self.values[position])
-
-    def output(self, output: Output) -> Any:
-        """One output of the region, as ``effects.analyse_outputs`` says it is made."""
-        match output:
-            case Plain(value):
-                return self.sizes(value)
-            case Returned(position):
-                return self.primals[position]
-            case Value(position):
-                return self.live(position)
-            case Derived() | Inner():
-                if id(output) not in self._derived:
-                    self._derived[id(output)] = self._derive(output)
-                return self._derived[id(output)]
-
-    def _derive(self, output: Derived | Inner) -> torch.Tensor:
-        tensor = self.output(output.base)
-        if isinstance(output, Derived):
-            return output.make(tensor, self.sizes)
-        return as_view_of(tensor, self.output(output.value))

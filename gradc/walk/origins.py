@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from gradc.backward.cache import Backwards, Sizes
+from gradc.backward.cache import BackwardCache
 from gradc.ir.program import Program
+from gradc.ir.sizes import Sizes
 
 HOW_TO_KNOW = "user line unknown: run the forward under torch.autograd.detect_anomaly(check_nan=False), but not the backward"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
@@ -63,7 +64,7 @@ def region_of(walk: Any, node: int, gradients: Sequence[torch.Tensor | None]) ->
     return RegionBackward(backward.program, len(backward.saved), sizes, backwards.serial)
 
 
-def _segment_of(walk: Any, node: int) -> tuple[Backwards, int, Sizes] | None:
+def _segment_of(walk: Any, node: int) -> tuple[BackwardCache, int, Sizes] | None:
     native = walk.segment(node)
     if native is not None:
         backwards, number, symbols = native
@@ -71,6 +72,6 @@ def _segment_of(walk: Any, node: int) -> tuple[Backwards, int, Sizes] | None:
     if walk.name(node) != "SegmentFunctionBackward":
         return None
     live = walk.node(node)
-    if not isinstance(live.backwards, Backwards):
+    if not isinstance(live.backwards, BackwardCache):
         return None  # of a derivative that could not be traced: its tape is run node by node
     return live.backwards, live.segment.number, live.sizes

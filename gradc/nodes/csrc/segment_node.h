@@ -110,7 +110,7 @@ class Derive {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed) = 0;
-  // The gradc.backward.cache.Backwards behind it: a borrowed PyObject*.
+  // The gradc.backward.cache.BackwardCache behind it: a borrowed PyObject*.
   virtual void* backwards() const = 0;
 };
 

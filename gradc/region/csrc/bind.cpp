@@ -24,7 +24,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Calls into gradc.backward.cache.Backwards. Takes the GIL.
+// Calls into gradc.backward.cache.BackwardCache. Takes the GIL.
 class PythonDerive : public Derive {
  public:
   explicit PythonDerive(py::object backwards)

@@ -389,7 +389,7 @@ py::list held_by(const Walk& walk, size_t node) {
   return held;
 }
 
-// A compiled region's node as (its gradc.backward.cache.Backwards, number of the segment, values of its symbols); None for
+// A compiled region's node as (its gradc.backward.cache.BackwardCache, number of the segment, values of its symbols); None for
 // another node.
 py::object segment_of(const Walk& walk, size_t node) {
   const auto* segment = dynamic_cast<const SegmentNode*>(walk.nodes.at(node).node.get());

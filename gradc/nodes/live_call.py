@@ -1,0 +1,156 @@
+"""One call of a compiled region: the live autograd nodes and the outputs that it makes of the forward's values.
+
+    Call(region, primals): run(forward) -> the live nodes; then output(how it is made) -> one output of the region
+
+Which tape edge, segment and value belong together the region says; see ``HasNodes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from gradc.analysis.order import Made
+from gradc.analysis.outputs import Derived, Inner, Output, Plain, Returned, Value
+from gradc.analysis.segments import Segment
+from gradc.ir.program import Sym
+from gradc.ir.sizes import Sizes
+from gradc.nodes.python_node import SegmentFunction
+from gradc.tape.tape import Edge, Tape
+from gradc.tape.views import as_view_of
+from gradc.torch_private import is_view, put_in_order, sequence_nr
+
+
+class HasValues(Protocol):
+    """Which value belongs to what.
+
+    Attributes:
+        of_edge: tape edge -> position of the value it belongs to.
+        of_saved: number of a saved tensor -> ("primal" or "value", position).
+    """
+
+    of_edge: dict[Edge, int]
+    of_saved: dict[int, tuple[str, int]]
+
+
+class HasNodes(Protocol):
+    """What a call reads of its region. ``backwards.grads`` is what a live node runs."""
+
+    @property
+    def tape(self) -> Tape: ...
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
+    @property
+    def returned(self) -> HasValues: ...
+    @property
+    def backwards(self) -> Any: ...
+
+
+class Call:
+    """One call of a region: the tensors its outputs and live nodes are made of. Dropped when the call returns."""
+
+    def __init__(self, region: HasNodes, primals: list[Any]) -> None:
+        self.region, self.primals = region, primals
+        self.values: list[Any] = []
+        self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.recorder.symbols.items()})
+        self._entries: dict[tuple[int, int], torch.Tensor] = {}
+        self._live: dict[int, torch.Tensor] = {}
+        self._derived: dict[int, torch.Tensor] = {}
+
+    def run(self, forward: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Run the forward, and build the live nodes in Python. They are returned."""
+        # A view made without gradient recording would refuse in-place use; a detached handle is no view.
+        self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
+        with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
+            for segment in self.region.segments:
+                self.attach(segment)
+        return self.nodes_of_segments()
+
+    def nodes_of_segments(self) -> list[Any]:
+        """The live nodes that were built in Python."""
+        return [self._entries[segment.number, 0].grad_fn for segment in self.region.segments]
+
+    def nodes_of_primals(self, order: list[Made]) -> dict[Made, Any]:
+        """Those in the live order, by their places there."""
+        return {item: self.primals[item[1]].grad_fn for item in order if item[0] == "primal"}
+
+    def put_in_order(
+        self, order: list[Made], of_primals: dict[Made, Any], segments: Any, outputs: Sequence[Any], start: int
+    ) -> None:
+        """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order."""
+        nodes = of_primals | {("segment", number, 0): node for number, node in enumerate(segments)}
+        nodes |= {item: _history(outputs[item[1]], item[2]) for item in order if item[0] == "output"}
+        live = [nodes[item] for item in order]
+        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
+
+    def _size(self, kind: str, position: int, dimension: int) -> int:
+        source = self.primals[position]
+        return source if kind == "int" else getattr(source, kind)(dimension)
+
+    def attach(self, segment: Segment) -> None:
+        """Build the live node of one segment, after those that it leads to."""
+        edges = []
+        for exit_ in segment.exits:
+            if exit_.primal is not None:
+                edges.append(self.primals[exit_.primal])
+            elif exit_.entry is not None:
+                edges.append(self._entries[exit_.entry])
+        outputs = SegmentFunction.apply(self, segment, *edges)
+        for number, (edge, output) in enumerate(zip(segment.entries, outputs, strict=True)):
+            self._entries[segment.number, number] = output
+            position = self.region.returned.of_edge.get(edge)
+            if position is not None:
+                self._live[position] = output
+
+    def entry_value(self, segment: Segment, number: int) -> torch.Tensor:
+        """What stands for one entry of a live node: the value itself, or a tensor that only has its metadata."""
+        node, place = segment.entries[number]
+        position = self.region.returned.of_edge.get((node, place))
+        if position is not None:
+            return self.values[position]
+        meta = node._input_metadata[place]
+        size = [dim if isinstance(dim, int) else self.sizes(Sym(dim.node.expr)) for dim in meta.shape]
+        return torch.empty_strided(size, [0] * len(size), dtype=meta.dtype, device=meta.device)
+
+    def saved_value(self, index: int) -> torch.Tensor:
+        """A saved tensor as eager would have packed it: part of the live graph if it needs a gradient."""
+        kind, position = self.region.returned.of_saved[index]
+        if kind == "primal":
+            return self.primals[position]
+        if self.region.tape.saved[index].edge is None:
+            return self.values[position]
+        return self.live(position)
+
+    def live(self, position: int) -> torch.Tensor:
+        """A value as the output of its live node; the bare value, if it has none."""
+        return self._live.get(position, self.values[position])
+
+    def output(self, output: Output) -> Any:
+        """One output of the region, as ``analysis.outputs.analyse_outputs`` says it is made."""
+        match output:
+            case Plain(value):
+                return self.sizes(value)
+            case Returned(position):
+                return self.primals[position]
+            case Value(position):
+                return self.live(position)
+            case Derived() | Inner():
+                if id(output) not in self._derived:
+                    self._derived[id(output)] = self._derive(output)
+                return self._derived[id(output)]
+
+    def _derive(self, output: Derived | Inner) -> torch.Tensor:
+        tensor = self.output(output.base)
+        if isinstance(output, Derived):
+            return output.make(tensor, self.sizes)
+        return as_view_of(tensor, self.output(output.value))
+
+
+def _history(tensor: torch.Tensor, depth: int) -> Any:
+    """The node ``depth`` steps above that of ``tensor``."""
+    node = tensor.grad_fn
+    for _ in range(depth):
+        node = node and node.next_functions[0][0]
+    return node
