@@ -23,12 +23,13 @@ from gradc import native
 from gradc.ambient import exotic_mode
 from gradc.capture.capture import Capture, capture
 from gradc.compiled_autograd import cache_misses as logs
-from gradc.compiled_autograd.compilers import Compiler, lower_with, settings_of, takes_symbols
+from gradc.compiled_autograd.compilers import Compiler, lower_with, options_of, takes_symbols
 from gradc.compiled_autograd.graph_module import build_graph
 from gradc.config import config
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
+from gradc.options import DEFAULT_BACKEND
 from gradc.replay.pieces import lay_out
 from gradc.symbolic.generalise import Earlier, General, Trace, fit, fit_sizes, generalise
 from gradc.torch_private import dispatch_modes, is_inside_backward
@@ -113,14 +114,14 @@ def reset() -> None:
 
 
 def _asked(compiler: Compiler | None, dynamic: bool | None) -> Setting:
-    settings = settings_of(compiler)
-    if settings is None:
+    options = options_of(compiler)
+    if options is None:
         key = None if compiler is None else compiler
         dynamic = dynamic if takes_symbols(compiler) else False
         return Setting(True, compiler, dynamic, key=(key, dynamic) if compiler is not None or dynamic is not None else None)
-    dynamic = settings["dynamic"] if dynamic is None else dynamic
-    compiler = None if settings["backend"] == "replay" else compiler
-    return Setting(True, compiler, dynamic, settings["fullgraph"], (settings["backend"], dynamic))
+    dynamic = options.dynamic if dynamic is None else dynamic
+    compiler = None if options.backend == DEFAULT_BACKEND else compiler
+    return Setting(True, compiler, dynamic, options.fullgraph, (options.backend, dynamic))
 
 
 @contextlib.contextmanager

@@ -16,21 +16,19 @@ from typing import Any
 import torch
 
 from gradc import executor
-from gradc.backends import lookup_backend
+from gradc.backends import Lower, lookup_backend
 from gradc.errors import ConfigError, UnsupportedError
-from gradc.executor import interpret
+from gradc.executor import Runner, interpret
 from gradc.ir.program import Program, Ref, Sym, leaves, map_leaves
+from gradc.options import CompileOptions
 
-Runner = Callable[[list[Any]], list[Any]]
-Lower = Callable[[Program], Runner]
 Compiler = Callable[[Any], Callable[..., Any]]
 
 
-def settings_of(compiler: Compiler | None) -> dict[str, Any] | None:
-    """The keywords of ``gradc.compile(backend=..., ...)`` called without a target; None for another compiler."""
-    if isinstance(compiler, functools.partial) and compiler.func.__module__ == "gradc.frontend.compile":
-        return compiler.keywords
-    return None
+def options_of(compiler: Compiler | None) -> CompileOptions | None:
+    """The options of what ``gradc.compile(backend=..., ...)`` returns without a target; None for another compiler."""
+    options = getattr(compiler, "compile_options", None)
+    return options if isinstance(options, CompileOptions) else None
 
 
 def lower_with(compiler: Compiler | None) -> Lower:
@@ -41,9 +39,9 @@ def lower_with(compiler: Compiler | None) -> Lower:
     """
     if compiler is None:
         return _lower_native
-    settings = settings_of(compiler)
-    if settings is not None:
-        return functools.partial(_lower_with_backend, lookup_backend(settings["backend"]))
+    options = options_of(compiler)
+    if options is not None:
+        return functools.partial(_lower_with_backend, lookup_backend(options.backend))
     if not callable(compiler):
         raise ConfigError(f"compiled_autograd.enable takes a function from GraphModule to callable, not {compiler!r}.")
     return functools.partial(_lower_with_function, compiler)
@@ -51,7 +49,7 @@ def lower_with(compiler: Compiler | None) -> Lower:
 
 def takes_symbols(compiler: Compiler | None) -> bool:
     """False for a compiler of GraphModules: each set of sizes is a graph of its own."""
-    return compiler is None or settings_of(compiler) is not None
+    return compiler is None or options_of(compiler) is not None
 
 
 def graph_of(program: Program) -> torch.fx.GraphModule:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable
@@ -17,10 +18,11 @@ import torch
 
 from gradc import compiled_autograd
 from gradc import garbage as collector
-from gradc.backends import DEFAULT_BACKEND, lookup_backend
+from gradc.backends import lookup_backend
 from gradc.errors import ConfigError
 from gradc.frontend import dynamo
 from gradc.journal import fallback
+from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private import around_compilations, graph_breaks
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
@@ -55,13 +57,11 @@ def compile(
         FallbackError: on a call, under ``fullgraph=True``.
     """
     _validate(backend, fullgraph, dynamic, memory_budget, options)
+    chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
     if target is None:
-        return functools.partial(
-            compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic, memory_budget=memory_budget, options=options
-        )
+        return Decorator(chosen)
     if not callable(target):
         raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
-    chosen = dynamo.Options(backend, fullgraph)
     has_backward = _calls_backward(getattr(target, "__code__", None))
     whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
     around_compilations(collector.begin, collector.end)
@@ -71,6 +71,20 @@ def compile(
         _forward_hook_registration(compiled, target)
         return compiled
     return _capturing(compiled, target, fullgraph) if has_backward else compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class Decorator:
+    """What ``gradc.compile(backend=...)`` returns: it compiles its target, and says with which options.
+
+    Also a compiler for ``gradc.compiled_autograd.enable``, which reads them.
+    """
+
+    compile_options: CompileOptions
+
+    def __call__(self, target: Any = None, **changes: Any) -> Any:
+        chosen = {field.name: getattr(self.compile_options, field.name) for field in dataclasses.fields(CompileOptions)}
+        return compile(target, **{**chosen, "options": dict(self.compile_options.options), **changes})
 
 
 def _calls_backward(code: types.CodeType | None) -> bool:
@@ -112,8 +126,8 @@ def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Modul
 class _Backend:
     """Dynamo's view of gradc with given options. Equal options make equal backends, so Dynamo reuses what it has."""
 
-    def __init__(self, options: dynamo.Options) -> None:
-        self.options = options
+    def __init__(self, options: CompileOptions) -> None:
+        self.options = dataclasses.replace(options, dynamic=None)  # Dynamo knows it, and guards what it made
         self.__name__ = "gradc"
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:

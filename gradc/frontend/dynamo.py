@@ -25,13 +25,14 @@ import torch.fx
 
 from gradc import native
 from gradc.ambient import AutocastState, autocast_of, autocast_state, exotic_mode, modes_kept_on_error
-from gradc.backends import DEFAULT_BACKEND, lookup_backend
+from gradc.backends import lookup_backend
 from gradc.backward.settings import Settings
 from gradc.config import config
 from gradc.errors import OP_ERRORS, UnsupportedError
 from gradc.frontend.cells import spelled_out
 from gradc.ir.recorder import is_cast_for
 from gradc.journal import count, fallback
+from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
 from gradc.tape.tape import Tape, record, recorder_of
 from gradc.tape.weight_casts import CacheError
@@ -63,16 +64,8 @@ _KNOWN_ERRORS = {
 _region_numbers = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What ``gradc.compile`` was asked for."""
-
-    backend: str = DEFAULT_BACKEND
-    fullgraph: bool = False
-
-
 def backend(
-    graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options = Options(), **kwargs: Any
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions = DEFAULTS, **kwargs: Any
 ) -> Callable[..., Any]:
     """Compile one graph of Dynamo's; the eager graph itself where that is not possible, counted under ``fallbacks``."""
     count("stats", "unique_graphs")
@@ -110,7 +103,7 @@ def _lift_attributes(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
     return torch.fx.GraphModule(graph, nodes), attributes
 
 
-def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Region:
+def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Region:
     """Trace, cut, lower: one captured graph to one region.
 
     Raises:
@@ -158,7 +151,7 @@ def _guard_weights(tape: Tape, graph: torch.fx.GraphModule, inputs: Sequence[Any
 
 
 def _guarded(
-    region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: Options
+    region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve."""
 
@@ -299,7 +292,7 @@ def _unwrapped(compiler: Any) -> Any:
 
 
 def _note_optimizer(name: str, compiler: Any) -> None:
-    options = getattr(_unwrapped(compiler), "options", Options())
+    options = getattr(_unwrapped(compiler), "options", DEFAULTS)
     fallback("optimizer", name, fullgraph=options.fullgraph)
 
 

@@ -9,15 +9,16 @@ recording number the values that pieces hand each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sympy
 import torch
 
+from gradc.backends import Lower
 from gradc.capture.capture import Boundary, Capture, Ran, Term
-from gradc.compiled_autograd.compilers import Lower
 from gradc.errors import UnsupportedError
+from gradc.executor import Runner
 from gradc.ir.passes import drop_dead
 from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
 
@@ -28,7 +29,7 @@ _aten = torch.ops.aten
 class Piece:
     """Calls between two boundaries. ``runner`` is None if there are none; ``grads``: (leaf's node, slot of its .grad)."""
 
-    runner: Callable[[list[Any]], list[Any]] | None
+    runner: Runner | None
     inputs: list[int]
     symbols: list[int]
     dying: list[int]
