@@ -1,0 +1,144 @@
+"""What torch's autograd knows of a tensor, of a node of its graph, and of the backward pass that is running."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share their memory; of no meaning once all of them are gone."""
+    return tensor.untyped_storage()._cdata
+
+
+def input_metadata(node: Any, number: int = 0) -> Any:
+    """What the node expects of one of its incoming gradients: ``shape``, ``dtype``, ``device``; None for an undefined input."""
+    return node._input_metadata[number]
+
+
+def all_input_metadata(node: Any) -> Sequence[Any]:
+    """``input_metadata`` of each incoming gradient."""
+    metadata: Sequence[Any] = node._input_metadata
+    return metadata
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    return tensor._is_view()
+
+
+def is_made_under_no_grad(tensor: torch.Tensor) -> bool:
+    """True for a view that may not be written into while gradients are recorded."""
+    autograd = torch._C._autograd
+    return is_view(tensor) and autograd._get_creation_meta(tensor) == autograd.CreationMeta.NO_GRAD_MODE
+
+
+def is_cut_off(value: Any) -> bool:
+    """True for a view made under no_grad of what requires a gradient: it requires one, but gradients go nowhere from it."""
+    if not isinstance(value, torch.Tensor) or not (value.requires_grad and value.is_leaf and is_view(value)):
+        return False
+    with torch.enable_grad():
+        (edge,) = value.view_as(value).grad_fn.next_functions  # type: ignore[union-attr]
+    return edge[0] is None
+
+
+def forget_view_node(view: torch.Tensor) -> None:
+    """Have a view that was written to make its node anew: whoever knows the old one weakly finds it gone."""
+    version = view._version
+    for number in (version + 1, version):
+        torch._C._autograd._unsafe_set_version_counter((view,), (number,))
+        view.grad_fn  # noqa: B018  made when it is asked for
+
+
+def use_count(tensor: torch.Tensor) -> int:
+    """How many C++ references there are to the tensor; all that Python holds are one."""
+    return tensor._use_count()  # type: ignore[attr-defined]
+
+
+def next_sequence_nr() -> int:
+    """The sequence number that the next autograd node made in this thread gets."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def sequence_nr(node: Any) -> int:
+    return node._sequence_nr()
+
+
+def put_in_order(nodes: Sequence[Any]) -> None:
+    """Have the engine take the nodes for made in this order: deal their sequence numbers out anew."""
+    for node, number in zip(nodes, sorted(map(sequence_nr, nodes)), strict=True):
+        node._set_sequence_nr(number)
+
+
+def current_autograd_node() -> Any:
+    """The node that the engine runs in this thread; None outside a backward pass."""
+    return torch._C._current_autograd_node()
+
+
+def will_engine_execute(node: Any) -> bool:
+    """True if the running backward pass needs a gradient for ``node``, or torch does not tell (a leaf under autograd.grad)."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return True
+
+
+def is_graph_kept() -> bool:
+    """True if the running backward pass was called with retain_graph."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+def is_inside_backward() -> bool:
+    """True while the engine runs a backward pass in this thread: in a hook, or in a Function's backward."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def engine_grad(
+    starts: Sequence[tuple[Any, int]], targets: Sequence[tuple[Any, int]], grads: Sequence[torch.Tensor], create_graph: bool
+) -> Sequence[torch.Tensor | None]:
+    """``torch.autograd.grad`` between gradient edges, by torch's engine whatever is installed in its way. Keeps the graph."""
+    roots, inputs = (tuple(GradientEdge(*edge) for edge in edges) for edges in (starts, targets))
+    run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
+    found: Sequence[torch.Tensor | None] = run_backward(
+        roots, tuple(grads), True, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
+    )
+    return found
+
+
+def has_gradient_hooks(values: Iterable[Any]) -> bool:
+    """True if something runs when the gradient of one of the leaves among ``values`` arrives: a hook, or DDP's reducer."""
+    return any(
+        isinstance(value, torch.Tensor)
+        and value.requires_grad
+        and value.is_leaf
+        and bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+        for value in values
+    ) or (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def are_saved_tensors_hooked() -> bool:
+    """True inside a saved_tensors_hooks context."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def is_saving_hooked_by_user() -> bool:
+    """True inside a saved_tensors_hooks context that is not checkpoint's (which only drops and recomputes)."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint"
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks_enabled() -> Iterator[None]:
+    """Allow saved-tensors hooks inside, where the user has disabled them."""
+    message = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    if message is None:
+        yield
+        return
+    torch._C._autograd._saved_tensors_hooks_enable()
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_disable(message)

@@ -1,0 +1,48 @@
+"""Dynamo, which turns a user's Python into graphs: what it is doing, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._guards import TracingContext
+
+
+def tracing_context() -> TracingContext | None:
+    """Dynamo's context of the compilation that is going on in this thread."""
+    return TracingContext.try_get()
+
+
+def guard_weight(placeholder: torch.fx.Node, is_weight: bool) -> None:
+    """Dynamo compiles again when the input stops being a leaf that is no view, or becomes one."""
+    argument = placeholder.meta["grapharg"]
+    source = argument.source
+    install_guard(AttrSource(source, "is_leaf").make_guard(GuardBuilder.BOOL_MATCH))
+    if is_weight and not isinstance(argument.example, torch.nn.Parameter):  # which is made detached
+        install_guard(AttrSource(source, "_base").make_guard(GuardBuilder.NONE_MATCH))
+
+
+def graph_breaks() -> dict[str, int]:
+    """How often Dynamo ended a graph so far, by its reason."""
+    return dict(torch._dynamo.utils.counters["graph_break"])
+
+
+def compilations() -> list[Any]:
+    """What Dynamo says of its last 64 compilations: co_name, co_filename, restart_reasons, recompile_reason, ..."""
+    return torch._dynamo.utils.get_compilation_metrics()
+
+
+def around_compilations(begin: Callable[..., None], end: Callable[..., None]) -> None:
+    """Have Dynamo call ``begin`` before and ``end`` after it compiles, until ``torch._dynamo.reset()`` forgets them."""
+    handler = torch._dynamo.callback.callback_handler
+    if begin not in handler.start_callbacks:
+        handler.register_start_callback(begin)
+        handler.register_end_callback(end)
+
+
+def is_compiled(target: Any) -> bool:
+    """True for what torch.compile returned."""
+    return isinstance(target, torch._dynamo.OptimizedModule) or hasattr(target, "_torchdynamo_orig_callable")

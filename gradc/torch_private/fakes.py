@@ -1,0 +1,81 @@
+"""Fake tensors, which have sizes and no data, symbolic sizes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
+
+from gradc.torch_private.modes import without_dispatch_modes
+
+__all__ = [
+    "FAKE_TENSOR_ERRORS",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GuardError",
+    "fake_mode_for",
+    "has_symbolic_sizes",
+    "is_fake",
+    "new_shape_env",
+    "new_symint",
+    "python_meta_kernels",
+    "settle_sizes",
+]
+
+FAKE_TENSOR_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+
+
+@contextlib.contextmanager
+def fake_mode_for(inputs: list[Any]) -> Iterator[list[Any]]:
+    """Fake versions of ``inputs``, without history, in a fake mode of their own, the only dispatch mode inside."""
+    handles = [value.detach() if isinstance(value, torch.Tensor) else value for value in inputs]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants stay real
+    with without_dispatch_modes(), mode:
+        yield [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in handles]
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def has_symbolic_sizes(values: Iterable[Any]) -> bool:
+    return any(is_fake(value) and value._has_symbolic_sizes_strides for value in values)
+
+
+def new_shape_env() -> ShapeEnv:
+    """An environment for symbolic sizes, in which equal sizes stay different symbols."""
+    return ShapeEnv(duck_shape=False)
+
+
+def new_symint(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
+    """A size of at least 2 that is free to change. Its value while tracing is ``hint``."""
+    source = ConstantSource(name)
+    symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC)
+    made = env.create_symintnode(symbol, hint=hint, source=source)
+    assert isinstance(made, torch.SymInt)
+    return made
+
+
+def settle_sizes(fake_mode: FakeTensorMode) -> None:
+    """From now on what would fix or bound a symbolic size of ``fake_mode`` raises ``GuardError``: nobody would check it."""
+    if (env := fake_mode.shape_env) is not None:
+        env.freeze()
+        env._error_on_new_guards = True
+
+
+def python_meta_kernels() -> contextlib.AbstractContextManager[Any]:
+    """Within, torch's Python kernels tell what an op returns, where there are some: not all in C++ know symbolic sizes."""
+    return enable_python_dispatcher()

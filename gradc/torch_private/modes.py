@@ -1,0 +1,115 @@
+"""What is active in this thread around an op: dispatch modes, torch.func's transforms, forward-mode AD, autocast."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
+def dispatch_modes() -> list[Any]:
+    """The Python dispatch modes active in this thread, outermost first."""
+    return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def push_dispatch_mode(mode: Any) -> None:
+    """Make ``mode`` the innermost dispatch mode of this thread, without entering it."""
+    torch.utils._python_dispatch._push_mode(mode)
+
+
+def pop_dispatch_mode() -> Any:
+    """Take the innermost dispatch mode of this thread off, and return it."""
+    return torch.utils._python_dispatch._pop_mode()
+
+
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """No Python dispatch mode is active inside."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
+def num_dispatch_modes() -> int:
+    return torch._C._len_torch_dispatch_stack()
+
+
+def is_functorch_active() -> bool:
+    """True inside torch.func.grad, vmap and their kin."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_forward_ad_active() -> bool:
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def is_anomaly_enabled() -> bool:
+    return torch.is_anomaly_enabled()
+
+
+def transforms() -> tuple[int, int, bool, bool, str | None]:
+    """How deep this thread is in torch.func's transforms and in dual levels, and the flags that they set while they run."""
+    return (
+        torch._C._functorch.get_dynamic_layer_stack_depth(),
+        torch.autograd.forward_ad._current_level,
+        torch._C._is_fwd_grad_enabled(),
+        torch._C._functorch.get_inplace_requires_grad_allowed(),
+        torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
+    )
+
+
+def close_transforms(before: tuple[int, int, bool, bool, str | None]) -> None:
+    """Leave what was entered since ``before``, as a graph of Dynamo's does at its end only: it enters them by plain calls."""
+    depth, dual_level, has_forward_gradients, is_in_place_allowed, why_hooks_are_refused = before
+    torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while torch.autograd.forward_ad._current_level > dual_level:
+        torch.autograd.forward_ad.exit_dual_level()
+    if dual_level < 0:
+        _close_dual_level()
+    torch._C._set_fwd_grad_enabled(has_forward_gradients)
+    torch._C._functorch.set_inplace_requires_grad_allowed(is_in_place_allowed)
+    torch._C._autograd._saved_tensors_hooks_enable()
+    if why_hooks_are_refused is not None:
+        torch._C._autograd._saved_tensors_hooks_disable(why_hooks_are_refused, fail_if_non_empty=False)
+
+
+def _close_dual_level() -> None:
+    """Leave the level that C++ alone knows. Nothing tells whether there is one, but that there cannot be two."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:
+        level = 0
+    torch._C._exit_dual_level(level=level)
+
+
+@functools.cache
+def has_autocast_kernel(op: Any, device_type: str) -> bool:
+    """True for an op (an overload) whose arguments autocast casts on that device type."""
+    if not isinstance(op, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(op.name()):
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device_type])
+
+
+def autocast_nesting() -> int:
+    """How many autocast contexts are open in this thread; the weight-cast cache lives until there are none."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def close_autocast(nesting: int) -> None:
+    """Leave the autocast contexts that were entered beyond ``nesting``, and drop the weight casts with the last, as they do."""
+    while autocast_nesting() > nesting:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def autocast_nested() -> Iterator[None]:
+    """As inside an autocast context that changes nothing."""
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
