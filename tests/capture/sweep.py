@@ -1,6 +1,6 @@
 """Every differentiable op of op_db: the backward captured, and replayed on other values, against eager's.
 
-    python -m tests.engine.sweep [NAME ...]
+    python -m tests.capture.sweep [NAME ...]
 
 A sample's inputs are used three times: in eager, to capture, and changed in value, to replay (against eager again).
 """

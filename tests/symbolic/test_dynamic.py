@@ -12,7 +12,7 @@ from torch import nn
 import gradc
 from gradc import compiled_autograd
 from gradc.symbolic.generalise import evaluate, fit
-from tests.engine.test_capture import same
+from tests.capture.test_capture import same
 
 SIZES = (4, 7, 1, 12, 4, 9, 0, 5)
 
