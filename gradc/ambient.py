@@ -1,8 +1,8 @@
 """The ambient state that decides what a computation does: read, set, and made into a key.
 
     autocast_state: () -> AutocastState          set_autocast: AutocastState -> None
-    exotic_mode:    () -> the name of a mode that no Program can serve, or ""
-    ambient:        AutocastState -> Ambient     with the global modes that composite ops ask for
+    unsupported_mode: () -> the name of a mode that no Program can serve, or ""
+    ambient:        AutocastState -> Ambient     with the modes on which kernels and strides depend
 
 See SEMANTICS: the state that counts for backward is the one in force when backward runs.
 """
@@ -23,6 +23,7 @@ from gradc.torch_private import (
     is_anomaly_enabled,
     is_forward_ad_active,
     is_functorch_active,
+    is_layout_enforced,
     num_dispatch_modes,
     transforms,
 )
@@ -42,12 +43,17 @@ NO_AUTOCAST = AutocastState()
 
 @dataclasses.dataclass(frozen=True)
 class Ambient:
-    """The state a backward runs in: autocast, and the modes that change which kernels an op takes."""
+    """The state a backward runs in: autocast, and the modes that change which kernels an op takes, or a gradient's strides.
+
+    The same as Ambient in csrc/ambient.h, field by field: both are parts of keys.
+    """
 
     autocast: AutocastState
     is_deterministic: bool
     matmul_precision: str
+    is_mkldnn_enabled: bool
     default_dtype: torch.dtype
+    is_layout_enforced: bool
 
 
 def ambient(autocast: AutocastState) -> Ambient:
@@ -56,11 +62,13 @@ def ambient(autocast: AutocastState) -> Ambient:
         autocast,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
+        bool(torch.backends.mkldnn.enabled),
         torch.get_default_dtype(),
+        is_layout_enforced(),
     )
 
 
-def exotic_mode() -> str:
+def unsupported_mode() -> str:
     """Why ops must reach the dispatcher one by one just now, as eager sends them; "" if they need not."""
     if is_functorch_active():
         return "function transform"

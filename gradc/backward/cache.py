@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from gradc import garbage as collector
-from gradc.ambient import Ambient, AutocastState, ambient, autocast_set_to, autocast_state, exotic_mode
+from gradc.ambient import Ambient, AutocastState, ambient, autocast_set_to, autocast_state, unsupported_mode
 from gradc.analysis.segments import Segment
 from gradc.backward.on_real_tensors import differentiate
 from gradc.backward.settings import Settings
@@ -211,7 +211,7 @@ class BackwardCache:
         self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any, is_repacked: bool, owned: Sequence[int]
     ) -> list[torch.Tensor | None]:
         try:
-            if reason := exotic_mode():
+            if reason := unsupported_mode():
                 raise UnsupportedError(f"{reason} during backward")
             key = dataclasses.replace(self._key(segment, tangents, needed), owned=tuple(owned))
             compiled = self._lookup(segment, key)

@@ -1,4 +1,5 @@
 // gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
+#include "csrc/ambient.h"
 #include "executor/csrc/bind.h"
 
 #include "region/csrc/bind.h"
@@ -27,6 +28,7 @@ void check_version() {
 PYBIND11_MODULE(_C, module) {
   check_version();
   module.attr("torch_version") = TORCH_VERSION;
+  gradc::bind_ambient(module);
   gradc::bind_executor(module);
   gradc::bind_segments(module);
   gradc::bind_engine(module);

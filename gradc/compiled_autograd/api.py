@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gradc import native
-from gradc.ambient import exotic_mode
+from gradc.ambient import unsupported_mode
 from gradc.capture.capture import Capture, capture
 from gradc.compiled_autograd import cache_misses as logs
 from gradc.compiled_autograd.compilers import Compiler, lower_with, options_of, takes_symbols
@@ -341,7 +341,7 @@ def _why_not(extension: Any, create_graph: bool) -> str | None:
         return "no extension"
     if create_graph:
         return "create_graph"
-    mode = exotic_mode()
+    mode = unsupported_mode()
     if mode and any(isinstance(active, Recorder) for active in dispatch_modes()):
         return ""
     if mode:

@@ -24,7 +24,7 @@ import torch
 import torch.fx
 
 from gradc import native
-from gradc.ambient import AutocastState, autocast_of, autocast_state, exotic_mode, modes_kept_on_error
+from gradc.ambient import AutocastState, autocast_of, autocast_state, modes_kept_on_error, unsupported_mode
 from gradc.backends import lookup_backend
 from gradc.backward.settings import Settings
 from gradc.config import config
@@ -112,7 +112,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     for value in inputs:
         if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
             raise UnsupportedError("tensor subclass", type(value).__name__)
-    if reason := exotic_mode():
+    if reason := unsupported_mode():
         raise UnsupportedError(reason)
     for node in graph.graph.nodes:
         if "register_hook" in str(node.target):  # traced, it would be baked into backward; eager calls it each time
@@ -156,7 +156,7 @@ def _guarded(
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
-        if reason := exotic_mode() or _what_is_unusual(inputs):
+        if reason := unsupported_mode() or _what_is_unusual(inputs):
             fallback(reason, where=_first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         with contextlib.suppress(CacheError):

@@ -49,6 +49,11 @@ def is_anomaly_enabled() -> bool:
     return torch.is_anomaly_enabled()
 
 
+def is_layout_enforced() -> bool:
+    """True if a leaf's first gradient gets the leaf's strides."""
+    return torch._C._is_grad_layout_enforcement_enabled()
+
+
 def transforms() -> tuple[int, int, bool, bool, str | None]:
     """How deep this thread is in torch.func's transforms and in dual levels, and the flags that they set while they run."""
     return (

@@ -1,16 +1,13 @@
 #include "nodes/csrc/segment_node.h"
 
+#include "csrc/ambient.h"
 #include "nodes/csrc/accumulate.h"
 
-#include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/ScopeExit.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_hook.h>
@@ -64,25 +61,6 @@ torch::autograd::GraphTask& current_graph_task() {
   return *const_cast<GraphTask*>(reinterpret_cast<const GraphTask*>(task));
 }
 
-bool is_exotic_mode() {
-  return c10::impl::TorchDispatchModeTLS::any_modes_set() || torch::autograd::AnomalyMode::is_enabled() ||
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-}
-
-void add_autocast(Key& key) {
-  for (const auto device : {at::kCPU, at::kCUDA}) {
-    const bool is_enabled = at::autocast::is_autocast_enabled(device);
-    key.push_back(is_enabled ? static_cast<int64_t>(at::autocast::get_autocast_dtype(device)) : -1);
-  }
-}
-
-void add_global_modes(Key& key) {
-  const auto& context = at::globalContext();
-  key.push_back(context.deterministicAlgorithms());
-  key.push_back(static_cast<int64_t>(context.float32MatmulPrecision()));
-  key.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
-}
-
 void add_tangent(Key& key, const at::Tensor& tangent) {
   if (!tangent.defined()) {
     key.push_back(-1);
@@ -98,10 +76,12 @@ void add_tangent(Key& key, const at::Tensor& tangent) {
 Key make_key(const Key& forced_autocast, const variable_list& tangents, const std::vector<bool>& needed) {
   Key key = forced_autocast;
   key.reserve(16 + 8 * tangents.size() + needed.size());
+  const auto ambient = Ambient::read();
   if (forced_autocast.empty()) {
-    add_autocast(key);
+    key.insert(key.end(), ambient.autocast.begin(), ambient.autocast.end());
   }
-  add_global_modes(key);
+  const auto modes = ambient.modes();
+  key.insert(key.end(), modes.begin(), modes.end());
   for (const bool bit : needed) {
     key.push_back(bit);
   }
@@ -388,7 +368,7 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
 
 // Whether what was compiled for a key may serve: nothing that a key does not tell.
 bool SegmentNode::is_usual(const variable_list& tangents) const {
-  return !is_repacked_ && !is_exotic_mode() && std::all_of(tangents.begin(), tangents.end(), [](const at::Tensor& tangent) {
+  return !is_repacked_ && unsupported_mode().empty() && std::all_of(tangents.begin(), tangents.end(), [](const at::Tensor& tangent) {
     return !tangent.defined() || is_plain(tangent);
   });
 }
@@ -537,7 +517,7 @@ bool may_write_over(const at::Tensor& tensor, size_t num_refs) {
 }
 
 bool is_watched(const std::vector<c10::IValue>& primals) {
-  return is_exotic_mode() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+  return !unsupported_mode().empty() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
       std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
            return primal.isTensor() && (!is_plain(primal.toTensor()) || is_cut_off(primal.toTensor()));
          });

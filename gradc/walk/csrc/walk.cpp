@@ -1,10 +1,5 @@
 #include "walk/csrc/walk.h"
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/AutogradState.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/Type.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/tensor.h>
@@ -227,7 +222,8 @@ Walk::Walk(Request asked) : request(std::move(asked)) {
   if (request.is_partial) {
     find_needed();
   }
-  add_ambient();
+  append(key, ambient.autocast);
+  append(key, ambient.modes());
   add_roots();
   for (const auto& grad : request.grads) {
     add_tensor(grad);
@@ -389,19 +385,6 @@ void Walk::find_needed() {
       nodes[index].is_needed = nodes[index].is_needed || (edge.is_valid() && nodes[index_of(edge.function.get())].is_run());
     }
   }
-}
-
-void Walk::add_ambient() {
-  const auto& context = at::globalContext();
-  for (const auto device : {at::kCPU, at::kCUDA}) {
-    const bool is_enabled = at::autocast::is_autocast_enabled(device);
-    append(key, is_enabled ? static_cast<int32_t>(at::autocast::get_autocast_dtype(device)) : -1);
-  }
-  append(key, context.deterministicAlgorithms());
-  append(key, static_cast<int32_t>(context.float32MatmulPrecision()));
-  append(key, context.userEnabledMkldnn());
-  append(key, static_cast<int32_t>(c10::get_default_dtype_as_scalartype()));
-  append(key, c10::AutogradState::get_tls_state().get_grad_layout_enforcement_enabled());
 }
 
 void Walk::add_roots() {

@@ -1,7 +1,7 @@
 // A walk of a live autograd graph: its nodes, what they saved, and a flat key of all that decides what backward does.
 //
 // Layout.     Request: what the caller asked of the engine          Walk: what was found
-//             roots, grads, outputs, flags                          nodes   breadth-first from the roots, numbered from 1
+//             roots, grads, outputs, flags                          nodes   breadth-first from the roots, numbered from 0
 //                                                                   tensors what capturable nodes read: inputs of a Program
 //                                                                   key     bytes; numbers: sizes, strides and the like
 //
@@ -13,6 +13,7 @@
 // The GIL.    Held: hooks and gradients may be Python objects. Nothing of the user's runs here.
 #pragma once
 
+#include "csrc/ambient.h"
 #include "nodes/csrc/accumulate.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -180,6 +181,7 @@ class Walk {
   int32_t add_tensor(const at::Tensor& tensor);
 
   Request request;
+  const Ambient ambient = Ambient::read();
   std::vector<LiveNode> nodes;
   variable_list tensors;
   Bytes key;
@@ -191,7 +193,6 @@ class Walk {
  private:
   void number_nodes();
   void find_needed();
-  void add_ambient();
   void add_roots();
   void add_node(LiveNode& live);
   void add_leaf(LiveNode& live);

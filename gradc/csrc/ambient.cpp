@@ -1,0 +1,120 @@
+#include "csrc/ambient.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace gradc {
+
+namespace py = pybind11;
+
+namespace {
+
+const char* name_of(at::Float32MatmulPrecision precision) {
+  switch (precision) {
+    case at::Float32MatmulPrecision::HIGHEST:
+      return "highest";
+    case at::Float32MatmulPrecision::HIGH:
+      return "high";
+    case at::Float32MatmulPrecision::MEDIUM:
+      return "medium";
+  }
+  TORCH_INTERNAL_ASSERT(false, "matmul precision of another torch");
+}
+
+py::object dtype_of(at::ScalarType type) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type)));
+}
+
+std::string device_name(size_t position) {
+  return c10::DeviceTypeName(Ambient::devices[position], /*lower_case=*/true);
+}
+
+// As AutocastState.enabled in gradc/ambient.py: the enabled device types with their dtypes.
+py::tuple enabled_in(const Ambient::Autocast& autocast) {
+  py::list enabled;
+  for (size_t i = 0; i < autocast.size(); ++i) {
+    if (autocast[i] >= 0) {
+      enabled.append(py::make_tuple(device_name(i), dtype_of(static_cast<at::ScalarType>(autocast[i]))));
+    }
+  }
+  return py::tuple(enabled);
+}
+
+py::dict to_python(const Ambient& ambient) {
+  py::dict fields;
+  fields["autocast"] = enabled_in(ambient.autocast);
+  fields["is_deterministic"] = ambient.is_deterministic;
+  fields["matmul_precision"] = name_of(ambient.matmul_precision);
+  fields["is_mkldnn_enabled"] = ambient.is_mkldnn_enabled;
+  fields["default_dtype"] = dtype_of(ambient.default_dtype);
+  fields["is_layout_enforced"] = ambient.is_layout_enforced;
+  return fields;
+}
+
+} // namespace
+
+Ambient Ambient::read() {
+  const auto& context = at::globalContext();
+  Ambient ambient;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const bool is_enabled = at::autocast::is_autocast_enabled(devices[i]);
+    ambient.autocast[i] = is_enabled ? static_cast<int64_t>(at::autocast::get_autocast_dtype(devices[i])) : -1;
+  }
+  ambient.is_deterministic = context.deterministicAlgorithms();
+  ambient.matmul_precision = context.float32MatmulPrecision();
+  ambient.is_mkldnn_enabled = context.userEnabledMkldnn();
+  ambient.default_dtype = c10::get_default_dtype_as_scalartype();
+  ambient.is_layout_enforced = c10::AutogradState::get_tls_state().get_grad_layout_enforcement_enabled();
+  return ambient;
+}
+
+Ambient::Modes Ambient::modes() const {
+  return {is_deterministic, static_cast<int64_t>(matmul_precision), is_mkldnn_enabled, static_cast<int64_t>(default_dtype),
+          is_layout_enforced};
+}
+
+std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient) {
+  const auto yes_or_no = [](bool is_true) { return is_true ? "yes" : "no"; };
+  std::string autocast;
+  for (size_t i = 0; i < ambient.autocast.size(); ++i) {
+    if (ambient.autocast[i] >= 0) {
+      autocast += (autocast.empty() ? "" : ", ") + device_name(i) + " to " +
+          c10::toString(static_cast<at::ScalarType>(ambient.autocast[i]));
+    }
+  }
+  return {{"autocast", autocast.empty() ? "off" : autocast},
+          {"is_deterministic", yes_or_no(ambient.is_deterministic)},
+          {"matmul_precision", name_of(ambient.matmul_precision)},
+          {"is_mkldnn_enabled", yes_or_no(ambient.is_mkldnn_enabled)},
+          {"default_dtype", c10::toString(ambient.default_dtype)},
+          {"is_layout_enforced", yes_or_no(ambient.is_layout_enforced)}};
+}
+
+std::string_view unsupported_mode() {
+  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) { // while its stack has a layer
+    return "function transform";
+  }
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    return "dispatch mode";
+  }
+  if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) {
+    return "forward-mode AD";
+  }
+  return torch::autograd::AnomalyMode::is_enabled() ? "anomaly mode" : "";
+}
+
+void bind_ambient(py::module_& module) {
+  module.def("ambient", [] { return to_python(Ambient::read()); }, "The ambient state, as the fields of gradc.ambient.Ambient.");
+  module.def("unsupported_mode", unsupported_mode, "As gradc.ambient.unsupported_mode.");
+}
+
+} // namespace gradc

@@ -1,0 +1,51 @@
+// The ambient state: the settings of torch, besides the inputs, on which the bits of a backward depend.
+//
+//     Ambient::read -> numbers, a part of every key           unsupported_mode -> why no Program can serve just now
+//
+// The C++ side of gradc/ambient.py, with the same fields in the same order. See SEMANTICS: the state that counts for backward is
+// the one in force when backward runs.
+#pragma once
+
+#include <ATen/Context.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pybind11 {
+class module_;
+}
+
+namespace gradc {
+
+struct Ambient {
+  static constexpr std::array<at::DeviceType, 2> devices = {at::kCPU, at::kCUDA};
+  static constexpr size_t num_modes = 5;
+  using Autocast = std::array<int64_t, devices.size()>; // the dtype by device type, -1 where autocast is off
+  using Modes = std::array<int64_t, num_modes>;
+
+  Autocast autocast{};
+  bool is_deterministic = false;
+  at::Float32MatmulPrecision matmul_precision = at::Float32MatmulPrecision::HIGHEST;
+  bool is_mkldnn_enabled = true;
+  at::ScalarType default_dtype = at::kFloat;
+  bool is_layout_enforced = true; // whether a leaf's first gradient gets the leaf's strides
+
+  // The present state of this thread.
+  static Ambient read();
+  // The fields after autocast, which a region's setting may fix, as numbers.
+  Modes modes() const;
+};
+
+// Names and values of the fields, to be read by people.
+std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient);
+
+// Why ops must reach the dispatcher one by one just now, as eager sends them; "" if they need not. As in gradc/ambient.py.
+std::string_view unsupported_mode();
+
+void bind_ambient(pybind11::module_& module);
+
+} // namespace gradc
