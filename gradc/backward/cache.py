@@ -41,7 +41,7 @@ from gradc.native import is_plan
 from gradc.tape.ctx_state import giving_out, is_python, watching
 from gradc.tape.tape import Tape, record
 from gradc.tape.weight_casts import CacheError, weights_among
-from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
+from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, is_batched, settle_sizes
 
 MAX_BACKWARDS = 512  # of one segment
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
@@ -429,6 +429,8 @@ def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
     """The layout of a tangent, with symbolic sizes where the tape's are symbolic."""
     if type(tangent) is not torch.Tensor and type(tangent) is not torch.nn.Parameter:
         raise UnsupportedError("gradient of a tensor subclass", type(tangent).__name__)
+    if is_batched(tangent):  # its ops are other ops: a product of it is one of all samples
+        raise UnsupportedError("function transform during backward")
     if tangent._is_zerotensor():
         raise UnsupportedError("gradient that is a lazy zero")
     meta = dataclasses.replace(_meta(tangent), offset=0)

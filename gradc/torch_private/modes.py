@@ -41,6 +41,11 @@ def is_functorch_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """True for a tensor inside vmap. ``is_grads_batched=True`` makes one of an older kind, with no transform on the stack."""
+    return torch._C._functorch.is_batchedtensor(tensor) or torch._C._functorch.is_legacy_batchedtensor(tensor)
+
+
 def is_forward_ad_active() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 

@@ -142,8 +142,8 @@ def test_optional_and_returned_undefined_tensors():
 
 
 def test_without_the_extension_the_interpreter_serves_and_says_so_once(monkeypatch):
-    monkeypatch.setattr(native, "_load", lambda: None)
-    native._warn_once.cache_clear()
+    monkeypatch.setattr(native, "extension", lambda: None)
+    executor.native._warn_once.cache_clear()
     program = capture(lambda x: x.exp(), [torch.randn(3)])
     with pytest.warns(UserWarning, match="the C\\+\\+ extension was not built"):
         runner = executor.lower(program)

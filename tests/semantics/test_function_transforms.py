@@ -121,6 +121,13 @@ def test_is_grads_batched(compile, x, w):
     return torch.autograd.grad(y, (x, w), torch.randn(3, 4, 6), is_grads_batched=True)
 
 
+@case("is_grads_batched", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+def test_batched_gradients_take_the_ops_of_batches(compile, x, w):
+    """Eager folds x.t() @ grads into one product, since x requires a gradient; a Program's own product would not."""
+    y = compile(f)(x, w)
+    return torch.autograd.grad(y, (x, w), torch.randn(64, 4, 6), is_grads_batched=True)
+
+
 @case("is_grads_batched", leaf(4), leaf(4, 4), fallback=TRANSFORM)
 def test_jacobian(compile, x, w):
     g = compile(f)
