@@ -6,6 +6,7 @@ from gradc.config import config
 from gradc.errors import ConfigError, FallbackError, GradcError
 from gradc.frontend.compile import compile
 from gradc.frontend.control import disable, reset
+from gradc.frontend.patches import patches
 from gradc.journal import counters
 from gradc.report.check import check
 from gradc.report.explain import explain
@@ -22,6 +23,7 @@ __all__ = [
     "disable",
     "explain",
     "list_backends",
+    "patches",
     "register_backend",
     "reset",
 ]

@@ -20,14 +20,14 @@ _is_ours = False
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    begin()
+    _begin()
     try:
         yield
     finally:
-        end()
+        _end()
 
 
-def begin(*_: object) -> None:
+def _begin() -> None:
     global _depth, _is_ours
     with _lock:
         _depth += 1
@@ -37,11 +37,9 @@ def begin(*_: object) -> None:
                 gc.freeze()
 
 
-def end(*_: object) -> None:
+def _end() -> None:
     global _depth
     with _lock:
-        if _depth == 0:
-            return  # begun before anyone told
         _depth -= 1
         if _depth == 0 and _is_ours:
             gc.unfreeze()

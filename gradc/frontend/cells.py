@@ -1,6 +1,6 @@
 """Recurrent cells whose batch is a symbol, call by call.
 
-    spelled_out: (function, its arguments) -> a function that makes the same calls, or the function itself
+    decomposed: (function, its arguments) -> a function that makes the same calls, or the function itself
 
 In C++ ``lstm_cell`` and ``gru_cell`` ask for the sizes of their gates as plain numbers, and so would fix each size they meet.
 The functions here make ATen's calls in ATen's order, and so the same autograd nodes. For the CPU, where a cell has no kernel of
@@ -20,7 +20,7 @@ from gradc.ir.program import leaves
 from gradc.torch_private import has_symbolic_sizes
 
 
-def spelled_out(function: Any, args: Sequence[Any]) -> Any:
+def decomposed(function: Any, args: Sequence[Any]) -> Any:
     cell = _CELLS.get(function)
     if cell is None or not has_symbolic_sizes(leaves(args)) or args[0].device.type != "cpu":
         return function

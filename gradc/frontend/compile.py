@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from gradc import compiled_autograd
-from gradc import garbage as collector
 from gradc.backends import lookup_backend
 from gradc.errors import ConfigError
-from gradc.frontend import dynamo
+from gradc.frontend.dynamo import Backend
+from gradc.frontend.patches import patches
 from gradc.journal import fallback
 from gradc.options import DEFAULT_BACKEND, CompileOptions
-from gradc.torch_private import around_compilations, graph_breaks
+from gradc.torch_private.dynamo import graph_breaks
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
 _OPTIONS = ()
@@ -64,8 +64,8 @@ def compile(
         raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
     has_backward = _calls_backward(getattr(target, "__code__", None))
     whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
-    around_compilations(collector.begin, collector.end)
-    compiled = torch.compile(target, backend=_Backend(chosen), fullgraph=whole, dynamic=dynamic)
+    patches().apply()
+    compiled = torch.compile(target, backend=Backend(chosen), fullgraph=whole, dynamic=dynamic)
     if isinstance(target, torch.nn.Module):
         assert isinstance(compiled, torch.nn.Module)
         _forward_hook_registration(compiled, target)
@@ -121,23 +121,6 @@ def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Modul
     for name in dir(module):
         if name.startswith("register_") and name.endswith("_hook"):
             compiled.__dict__[name] = getattr(module, name)
-
-
-class _Backend:
-    """Dynamo's view of gradc with given options. Equal options make equal backends, so Dynamo reuses what it has."""
-
-    def __init__(self, options: CompileOptions) -> None:
-        self.options = dataclasses.replace(options, dynamic=None)  # Dynamo knows it, and guards what it made
-        self.__name__ = "gradc"
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:
-        return dynamo.backend(graph, inputs, self.options)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Backend) and other.options == self.options
-
-    def __hash__(self) -> int:
-        return hash(self.options)
 
 
 def _validate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,14 +32,6 @@ def graph_breaks() -> dict[str, int]:
 def compilations() -> list[Any]:
     """What Dynamo says of its last 64 compilations: co_name, co_filename, restart_reasons, recompile_reason, ..."""
     return torch._dynamo.utils.get_compilation_metrics()
-
-
-def around_compilations(begin: Callable[..., None], end: Callable[..., None]) -> None:
-    """Have Dynamo call ``begin`` before and ``end`` after it compiles, until ``torch._dynamo.reset()`` forgets them."""
-    handler = torch._dynamo.callback.callback_handler
-    if begin not in handler.start_callbacks:
-        handler.register_start_callback(begin)
-        handler.register_end_callback(end)
 
 
 def is_compiled(target: Any) -> bool:

@@ -1,0 +1,74 @@
+"""What gradc changes in torch, and when: at the first thing that gradc compiles, and for what gradc compiles only.
+
+    patches: () -> all of them, each with its reason          options_of: a backend of torch.compile's -> CompileOptions | None
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import pkgutil
+from typing import Any
+
+from gradc import native
+from gradc.garbage import set_aside
+from gradc.journal import fallback
+from gradc.options import DEFAULTS, CompileOptions
+from gradc.torch_private import dynamo_patches as dynamo
+from gradc.torch_private.patches import Patches
+
+_WRAPPERS = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn", "backend_compile_fn", "__self__")
+
+
+@functools.cache
+def patches() -> Patches:
+    """Everything that gradc changes in torch, in the order in which it is applied.
+
+    Each patch has a ``name``, a ``reason``, the ``versions`` of torch that it was written for, ``is_applied``, ``apply()`` and
+    ``undo()``; so have all together. They are applied when gradc compiles the first thing: ``import gradc`` changes nothing.
+    ``undo`` puts back the very objects that were there, until something is compiled again.
+
+    >>> print(gradc.patches())  # doctest: +SKIP
+    keep_ops_whole (torch 2.13.0; not applied)
+      Dynamo takes addcdiv apart, and rounds twice.
+        Dynamo's handler of addcdiv
+    """
+    return Patches(
+        (
+            dynamo.break_graph_where_eager_is_needed(is_ours),
+            dynamo.break_graph_where_values_are_read(is_ours),
+            dynamo.keep_ops_whole(is_ours),
+            dynamo.keep_views_in_graphs(is_ours),
+            dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
+            dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
+            dynamo.unpack_whole_tensors(is_ours),
+            dynamo.call_natively(is_ours),
+            dynamo.guard_module_hooks(native.no_hooks),
+            dynamo.compile_under_our_settings(is_ours, set_aside),
+            dynamo.skip_frames_of(_rooms()),
+        )
+    )
+
+
+def options_of(compiler: Any) -> CompileOptions | None:
+    """The options of a backend that is gradc, under whatever wrappers of torch's; None for another backend."""
+    while compiler is not None:
+        options = getattr(compiler, "compile_options", None)
+        if isinstance(options, CompileOptions):
+            return options
+        compiler = next((getattr(compiler, name) for name in _WRAPPERS if hasattr(compiler, name)), None)
+    return None
+
+
+def is_ours(compiler: Any) -> bool:
+    return options_of(compiler) is not None
+
+
+def _note_optimizer(name: str, compiler: Any) -> None:
+    fallback("optimizer", name, fullgraph=(options_of(compiler) or DEFAULTS).fullgraph)
+
+
+def _rooms() -> tuple[str, ...]:
+    """The modules and packages of gradc that no user's code is in; the demo's is compiled."""
+    names = (module.name for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent.parent)]))
+    return tuple(f"gradc.{name}" for name in names if name not in ("_C", "cli", "demo"))
