@@ -1,6 +1,7 @@
 # make demo | make test: each works alone on a fresh machine. PYTHON chooses the interpreter (>= 3.11).
 PYTHON ?= python3
 BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
@@ -24,10 +25,14 @@ venv: $(STAMP)
 
 # torch comes first: the extension is built against it, and pip's build isolation would hide it.
 $(STAMP): pyproject.toml setup.py $(CSRC)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" wheel ninja
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[demo,dev]"
-	touch $@
+	@echo "venv: a virtual environment in .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "venv: torch 2.13.0, the CPU build (200 MB)"
+	@$(PIP) torch==2.13.0 "setuptools>=77" wheel ninja
+	@echo "venv: gradc, with its C++ extension (two minutes of compiling on two cores), and what demo and tests need"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e ".[demo,dev]"
+	@touch $@
+	@$(BIN)/gradc env
 
 demo: venv
 	$(BIN)/gradc demo

@@ -1,4 +1,4 @@
-"""The command line: ``gradc demo | check | explain | bench``.
+"""The command line: ``gradc demo | check | explain | env | bench``.
 
     main: list of arguments -> exit status (0: fine, 1: check found a difference, 2: a mistake of the user's)
 """
@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gradc
+import torch
+
+from gradc import environment
 from gradc.backends import DEFAULT_BACKEND
 from gradc.demo import main as demo
 from gradc.errors import ConfigError, GradcError
@@ -35,20 +37,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="gradc", description="Compiled PyTorch training with eager's gradients.")
-    top.add_argument("--version", action="version", version=f"gradc {gradc.__version__}")
+    top.add_argument("--version", action="version", version=_version())
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
     _add_explain(commands.add_parser("explain", help="say what gradc makes of a function of yours, and what ran eagerly"))
+    env = commands.add_parser("env", help="say what gradc runs on: versions, extension, CPU; for bug reports")
+    env.set_defaults(run=run_env)
     # Another prefix than "-", so that what follows, --help too, is left to the benchmark.
     bench = commands.add_parser("bench", prefix_chars="+", add_help=False, help="time training steps (needs a checkout)")
     _add_bench(bench)
     return top
 
 
+def _version() -> str:
+    return f"gradc {environment.installed_version()}, torch {torch.__version__}"
+
+
 def _add_demo(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_demo)
-    command.add_argument("--epochs", type=whole_number, default=demo.DEFAULT_EPOCHS, help="default: %(default)s")
+    default = f"default: {demo.MOST_EPOCHS_BY_DEFAULT}, fewer on a slow machine"
+    command.add_argument("--epochs", type=whole_number, help=default)
     command.add_argument(
         "--backend",
         action="append",
@@ -88,6 +97,11 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_explain(options: argparse.Namespace) -> int:
     print(explain(load_function(options.target, "explain"), backend=options.backend or DEFAULT_BACKEND)())
+    return 0
+
+
+def run_env(options: argparse.Namespace) -> int:
+    print(environment.describe())
     return 0
 
 

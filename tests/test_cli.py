@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import gradc
+from gradc import native
 from gradc.cli import main
 
 STEP = """
@@ -129,3 +132,17 @@ def test_epochs_that_are_no_number(capsys):
     with pytest.raises(SystemExit):
         main(["demo", "--epochs", "many"])
     assert "use a whole number, not 'many'" in capsys.readouterr().err
+
+
+def test_env_says_what_gradc_runs_on(capsys):
+    assert main(["env"]) == 0
+    facts = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    assert facts["torch"].strip() == torch.__version__
+    assert facts["executor"].strip() == str(native.status())
+    assert torch.backends.cpu.get_cpu_capability() in facts["cpu kernels"]
+
+
+def test_version_names_torch_too(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"gradc {gradc.__version__}, torch {torch.__version__}\n"

@@ -18,6 +18,22 @@ def test_table_and_plot(tmp_path, capsys):
     assert [line.split()[0] for line in out.splitlines() if "%" in line] == ["eager", "torch.compile", "gradc"]
 
 
+def test_a_slow_machine_trains_less_and_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "seconds_per_step", lambda digits: 2.5)
+    monkeypatch.setattr(demo.environment, "has_bf16", lambda: False)
+    (eager,) = demo.run(backends=("eager",), out=str(tmp_path))
+    out, err = capsys.readouterr()
+    assert len(eager.losses) == 3 * 11 and not err  # 100 s / (11 steps of 2.5 s); no progress bar without a terminal
+    assert out.startswith("gradc compiles PyTorch training and keeps eager's gradients, bit for bit.")
+    assert "This CPU has no instructions for bfloat16." in out
+    assert "Shortened to 3 of 20 epochs: a step takes 2.50 s here." in out
+
+
+def test_a_fast_machine_trains_all_epochs(monkeypatch):
+    monkeypatch.setattr(demo, "seconds_per_step", lambda digits: 0.01)
+    assert demo.fitting_epochs(demo.load_digits(), 4) == demo.MOST_EPOCHS_BY_DEFAULT
+
+
 def test_a_run_that_was_not_compiled_is_no_success(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "compiler", lambda backend: lambda model: model)
     (_, run) = demo.run(epochs=1, backends=("gradc",), out=str(tmp_path))

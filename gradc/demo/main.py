@@ -12,21 +12,29 @@ from pathlib import Path
 
 import torch
 
+from gradc import environment
 from gradc.demo.show import render_table, save_plot
-from gradc.demo.train import Compile, Run, train
-from gradc.demo.vit import load_digits
+from gradc.demo.train import Compile, Run, num_steps, seconds_per_step, train
+from gradc.demo.vit import Digits, load_digits
 from gradc.errors import ConfigError, GradcError
 from gradc.frontend.compile import compile
 
 BACKENDS = ("eager", "aot_eager", "inductor", "gradc")
 LABELS = {"eager": "eager", "aot_eager": "torch.compile aot_eager", "inductor": "torch.compile", "gradc": "gradc"}
-DEFAULT_EPOCHS = 20
+MOST_EPOCHS_BY_DEFAULT = 20
 MAX_EPOCHS = 200
+TRAINING_SECONDS = 100  # of all runs together, by default; compiling comes on top, mostly Inductor's
+PURPOSE = (
+    "gradc compiles PyTorch training and keeps eager's gradients, bit for bit. torch.compile decides when the forward runs\n"
+    "under which autocast backward will run: where that is not so, its gradients differ, silently. Both train one model here."
+)
 NUM_THREADS = 1  # a model this small gains little from a second one, and a busy machine would make it wait for both
 
 
-def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out: str = "demo-out") -> list[Run]:
+def run(epochs: int | None = None, backends: tuple[str, ...] = BACKENDS, out: str = "demo-out") -> list[Run]:
     """Train with each of ``backends`` (eager always, as the reference), print the table, and save the plot.
+
+    ``epochs`` None: MOST_EPOCHS_BY_DEFAULT, or what this machine does in about TRAINING_SECONDS.
 
     Raises:
         ConfigError: for a number of epochs, a backend or a folder that cannot be used; before anything is trained.
@@ -36,6 +44,9 @@ def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out:
     folder = writable_folder(out)
     digits = load_digits()
     torch.set_num_threads(NUM_THREADS)
+    print(PURPOSE)
+    print(f"This CPU has {'' if environment.has_bf16() else 'no '}instructions for bfloat16.")
+    epochs = epochs or fitting_epochs(digits, len({"eager", *backends}))
     print(
         f"A vision transformer on {len(digits.train_labels)} digits, bf16 autocast with a float32 loss head, "
         f"{epochs} epochs, one thread."
@@ -51,6 +62,17 @@ def run(epochs: int = DEFAULT_EPOCHS, backends: tuple[str, ...] = BACKENDS, out:
     return runs
 
 
+def fitting_epochs(digits: Digits, num_runs: int) -> int:
+    """How many epochs all runs together can train in about TRAINING_SECONDS, by the time of a few eager steps."""
+    seconds = seconds_per_step(digits)
+    epochs = int(TRAINING_SECONDS / (num_runs * num_steps(digits, 1) * seconds))
+    if epochs >= MOST_EPOCHS_BY_DEFAULT:
+        return MOST_EPOCHS_BY_DEFAULT
+    epochs = max(1, epochs)
+    print(f"Shortened to {epochs} of {MOST_EPOCHS_BY_DEFAULT} epochs: a step takes {seconds:.2f} s here. --epochs N for more.")
+    return epochs
+
+
 def compiler(backend: str) -> Compile:
     """The function that compiles the model for ``backend``. Inductor's caches are off: compile seconds are honest."""
     if backend == "gradc":
@@ -60,8 +82,8 @@ def compiler(backend: str) -> Compile:
     return lambda model: torch.compile(model, backend=backend)
 
 
-def check_arguments(epochs: int, backends: tuple[str, ...]) -> None:
-    if not 1 <= epochs <= MAX_EPOCHS:
+def check_arguments(epochs: int | None, backends: tuple[str, ...]) -> None:
+    if epochs is not None and not 1 <= epochs <= MAX_EPOCHS:
         raise ConfigError(f"--epochs {epochs}: use a whole number from 1 to {MAX_EPOCHS}.")
     for backend in backends:
         if backend not in BACKENDS:

@@ -8,7 +8,9 @@ Every run starts from the same seed and sees the same batches, so that each diff
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -55,6 +57,18 @@ def num_steps(digits: Digits, epochs: int) -> int:
     return epochs * (len(digits.train_labels) // BATCH_SIZE)
 
 
+def seconds_per_step(digits: Digits, num_timed: int = 3) -> float:
+    """The median time of a few eager steps, after a first one that is not counted."""
+    model = VisionTransformer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    seconds = []
+    for images, labels in itertools.islice(batches(digits, 1), 1 + num_timed):
+        start = time.perf_counter()
+        step(model, optimizer, images, labels)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
 def train(name: str, compile: Compile, digits: Digits, epochs: int, reference: Run | None) -> Run:
     """Train for ``epochs`` and compare with ``reference`` as it goes (None: this is the reference run)."""
     torch.manual_seed(0)
@@ -66,7 +80,8 @@ def train(name: str, compile: Compile, digits: Digits, epochs: int, reference: R
     gradients: list[list[Tensor]] = []
     differences: list[float] = []
     nodes: set[str] = set()
-    with tqdm(batches(digits, epochs), name, num_steps(digits, epochs), unit="step", mininterval=0.5) as bar:
+    is_quiet = not sys.stderr.isatty()
+    with tqdm(batches(digits, epochs), name, num_steps(digits, epochs), unit="step", mininterval=0.5, disable=is_quiet) as bar:
         for images, labels in bar:
             start = time.perf_counter()
             loss = step(compiled, optimizer, images, labels)

@@ -1,0 +1,46 @@
+"""What of the machine and the installation decides how gradc runs: for the demo's first lines, and for bug reports.
+
+    describe: () -> text, a line for each fact            has_bf16: () -> whether the CPU multiplies bfloat16 itself
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from gradc import native
+
+_INSTRUCTIONS = ("avx2", "avx512_f", "avx512_bf16", "amx_tile", "amx_bf16", "bf16", "sve_bf16")  # as torch names them
+
+
+def has_bf16() -> bool:
+    """True if the CPU has instructions for bfloat16; without them bf16 autocast is right, but slower than float32."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def describe() -> str:
+    """The versions of gradc, torch and Python, what the extension was built for, and what the CPU can do."""
+    found = torch.cpu.get_capabilities()
+    facts = {
+        "gradc": installed_version(),
+        "torch": torch.__version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "executor": str(native.status()),
+        "cpu kernels": f"{torch.backends.cpu.get_cpu_capability()} (ATEN_CPU_CAPABILITY chooses others)",
+        "cpu": ", ".join(name for name in _INSTRUCTIONS if found.get(name)) or "none of the instructions that torch asks for",
+        "bf16": "in hardware" if has_bf16() else "emulated: right, but slower than float32",
+        "threads": f"{torch.get_num_threads()} (torch.set_num_threads)",
+    }
+    width = max(map(len, facts))
+    return "\n".join(f"{name.ljust(width)}  {fact}" for name, fact in facts.items())
+
+
+def installed_version() -> str:
+    """The version of gradc that is installed, which may be another than that of a folder gradc is imported from."""
+    try:
+        return version("gradc")
+    except PackageNotFoundError:
+        return "not installed"
