@@ -25,6 +25,23 @@ def test_frozen_inside_only():
     assert gc.get_freeze_count() == 0
 
 
+def test_what_is_old_is_collected_less_often_inside_only():
+    before = gc.get_threshold()
+    with collector.set_aside():
+        assert gc.get_threshold()[:2] == before[:2] and gc.get_threshold()[2] > before[2]
+    assert gc.get_threshold() == before
+
+
+def test_a_threshold_set_meanwhile_stays():
+    before = gc.get_threshold()
+    try:
+        with collector.set_aside():
+            gc.set_threshold(500, 5, 5)
+        assert gc.get_threshold() == (500, 5, 5)
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_what_the_user_froze_stays_frozen():
     gc.freeze()
     frozen = gc.get_freeze_count()

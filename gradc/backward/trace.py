@@ -97,6 +97,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     """
     refuse_other_formulas(tape, segment, create_graph=False)
     used: list[int] = []
+    number_of = {index: number for number, index in enumerate(segment.saved)}
     with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
         recorder = Recorder(name, place=lambda: _place(tape))
         recorder.lift = functools.partial(lift, recorder)
@@ -109,7 +110,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved if index not in segment.kept}
         num_tangents = len(recorder.inputs)
         for index in sorted(segment.kept):
-            used.append(segment.saved.index(index))
+            used.append(number_of[index])
             recorder.add_input(tape.saved[index].fake, saved_name(tape, index), "kept")
 
         def unpack(index: int) -> torch.Tensor:
@@ -117,7 +118,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
             if placeholder is None:
                 return tape.saved[index].fake  # a node beyond the exits, which the engine visits for nothing
             if recorder.slot_of(placeholder) is None:
-                used.append(segment.saved.index(index))
+                used.append(number_of[index])
                 recorder.add_input(placeholder, saved_name(tape, index), "saved")
             return placeholder
 
@@ -235,20 +236,22 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
         if any(target in wanted for target, _ in node.next_functions):
             wanted.add(node)
     run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
-    positions = {segment.saved.index(index) for saves in run for index in saves.indices if index not in segment.kept}
+    number_of = {index: number for number, index in enumerate(segment.saved)}
+    positions = {number_of[index] for saves in run for index in saves.indices if index not in segment.kept}
     return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
 
 
 def _telling_views(program: Program) -> tuple[int, ...]:
     """Outputs that are views and do not lie in memory as a fresh tensor: parts, lazy conjugates, or with odd strides."""
     is_whole: dict[int, bool] = {}
+    inputs = set(program.inputs)
     for call in program.instructions:
         if is_view_op(call.op):
             base = call.reads[0]
             for out in (out for out in call.outs if out is not None):
                 size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
                 is_part = size != size_of_base or call.op in LAZY_VIEWS
-                is_whole[out] = not is_part and base not in program.inputs and is_whole.get(base, True)
+                is_whole[out] = not is_part and base not in inputs and is_whole.get(base, True)
     return tuple(
         position
         for position, out in enumerate(program.outputs)

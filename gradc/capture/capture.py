@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 from gradc import native
 from gradc.ambient import autocast_set_to
 from gradc.errors import UnsupportedError
+from gradc.ir.known import handle_of
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder, tensor_meta
 from gradc.walk.origins import RegionBackward, line_of, region_of
@@ -100,7 +101,7 @@ class LiveRecorder(Recorder):
     def add_live(self, tensor: torch.Tensor, name: str) -> int:
         """A slot for what a boundary returned."""
         slot = self._new_slot(name, tensor_meta(tensor), "")
-        self._known[id(tensor)] = (slot, tensor)
+        self.known.add(slot, tensor)
         self._live[handle_of(tensor)] = slot
         return slot
 
@@ -110,9 +111,6 @@ class LiveRecorder(Recorder):
             return -1
         known = self.slot_of(tensor)
         return self._find(tensor) if known is None else known
-
-    def is_live(self, slot: int) -> bool:
-        return slot in self._live.values()
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self.number is not None:
@@ -159,7 +157,7 @@ class LiveRecorder(Recorder):
         if slot is None:
             self.taint = self.taint or "tensor of unknown origin"
             slot = self.add_phantom(tensor)
-        self._known[id(tensor)] = (slot, tensor)
+        self.known.add(slot, tensor)
         return slot
 
     def _find_alias(self, tensor: torch.Tensor) -> int | None:
@@ -168,7 +166,7 @@ class LiveRecorder(Recorder):
         handle = handle_of(tensor)
         known, live = self._inputs.get(handle), self._live.get(handle)
         if known is None:
-            known = next((slot for slot, other in self._known.values() if handle_of(other) == handle), None)
+            known = self.slot_of_alias(tensor)
         if known is not None and live is not None and known != live:
             return None  # one memory now, but a hook may return another tensor next time
         return live if known is None else known
@@ -338,13 +336,4 @@ def capture(walk: Any) -> tuple[list[torch.Tensor | None], Capture]:
     return results, observer
 
 
-def handle_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What two handles of one value have in common: memory and layout."""
-    if tensor.layout is not torch.strided:
-        return (id(tensor),)
-    storage = tensor.untyped_storage()._cdata
-    layout = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
-    return (storage, tensor.dtype, *(str(part) if isinstance(part, torch.SymInt) else part for part in layout))
-
-
-__all__ = ["Boundary", "Capture", "Ran", "UnsupportedError", "capture", "handle_of"]
+__all__ = ["Boundary", "Capture", "Ran", "UnsupportedError", "capture"]

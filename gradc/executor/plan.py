@@ -95,13 +95,13 @@ def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Lay
     binder = _Binder(program)
     metas = tuple(_meta(slot.meta) for slot in program.slots)
     deaths, kept, reuses = plan_memory(program, metas, out_variants)
-    unchanged = _unchanged(program)
     checked = _checked_views(program)
+    same = _unchanged(program) - checked
     steps = tuple(
         dataclasses.replace(
             _step(instruction, binder, tuple(deaths.get(index, ())), checked),
             kept=tuple(kept.get(index, ())),
-            views=_strided_views(instruction, metas, unchanged - checked),
+            views=_strided_views(instruction, metas, same),
             reuse=reuses.get(index),
         )
         for index, instruction in enumerate(program.instructions)

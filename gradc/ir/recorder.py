@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import keyword
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.ambient import AutocastState, autocast_state
 from gradc.errors import UnsupportedError
+from gradc.ir.known import KnownTensors, Names
 from gradc.ir.layouts import corrected
 from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
@@ -29,7 +28,6 @@ from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake
 _aten = torch.ops.aten
 _device = torch.ops.prim.device.default
 PHANTOM = "not available when the Program runs"
-RESERVED = frozenset({"args", "flatten", "math", "set_autocast", "torch"})  # what the printed text means by these names
 _USES = 4  # of a gradient that only one buffer holds, when the engine adds to it; one more, if it was given to the engine
 
 
@@ -44,6 +42,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         ambient: the autocast around the calls; a dispatch mode cannot ask for it, since it runs with autocast off.
         is_autocast_at_work: True while an op runs that autocast casts for: what it calls sees no autocast.
+        declared: slot of each input -> its position.
         unheard: while given, called for (op, args, kwargs) instead, and nothing is noted.
         adds_up: true while torch's engine adds up gradients, between nodes.
         owned: slots of inputs that it may write a sum over, because nobody else holds them.
@@ -64,12 +63,13 @@ class Recorder(TorchDispatchMode):
         self.owned: set[int] = set()
         self.slots: list[Slot] = []
         self.inputs: list[int] = []
+        self.declared: dict[int, int] = {}
         self.constants: dict[int, torch.Tensor] = {}
         self.instructions: list[Instruction] = []
         self.symbols: dict[sympy.Symbol, tuple[str, int, int]] = {}
-        self._known: dict[int, tuple[int, torch.Tensor]] = {}
+        self.known = KnownTensors()
         self._detached: dict[int, int] = {}
-        self._names: dict[str, int] = {}
+        self._names = Names()
 
     # ---- what is known
 
@@ -78,13 +78,14 @@ class Recorder(TorchDispatchMode):
         position = len(self.inputs)
         if isinstance(value, torch.Tensor):
             slot = self._new_slot(name, tensor_meta(value), label)
-            self._known[id(value)] = (slot, value)
+            self.known.add(slot, value)
             for kind, dims in (("size", value.shape), ("stride", value.stride())):
                 for dimension, size in enumerate(dims):
                     self._bind_symbol(size, (kind, position, dimension))
         else:
             slot = self._new_slot(name, None, label)
             self._bind_symbol(value, ("int", position, 0))
+        self.declared[slot] = position
         self.inputs.append(slot)
         return slot
 
@@ -96,34 +97,32 @@ class Recorder(TorchDispatchMode):
         """Make a real tensor that the captured code owns a constant of the Program."""
         slot = self._new_slot("constant", tensor_meta(tensor), "")
         self.constants[slot] = tensor
-        self._known[id(tensor)] = (slot, tensor)
+        self.known.add(slot, tensor)
         return slot
 
     def add_phantom(self, tensor: torch.Tensor) -> int:
         """Give a slot to a tensor that cannot be had when the Program runs: no call that stays may read it."""
         slot = self._new_slot("phantom", tensor_meta(tensor), PHANTOM)
-        self._known[id(tensor)] = (slot, tensor)
+        self.known.add(slot, tensor)
         return slot
 
     def identify(self, tensor: torch.Tensor, known: torch.Tensor) -> None:
         """From here on ``tensor`` is what a known one is."""
         slot = self.slot_of(known)
         assert slot is not None, "known tensors have slots"
-        self._known[id(tensor)] = (slot, tensor)
+        self.known.add(slot, tensor)
 
     def forget_tensors(self) -> None:
         """Let go of the tensors; what was recorded stays."""
-        self._known.clear()
+        self.known.clear()
 
     def slot_of(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that was declared or made here; None for any other."""
-        known = self._known.get(id(tensor))
-        return known[0] if known else None
+        return self.known.slot_of(tensor)
 
     def slot_of_alias(self, tensor: torch.Tensor) -> int | None:
         """The slot of a known tensor that ``tensor`` is a copy of the handle of: same storage, same layout."""
-        wanted = _handle(tensor)
-        return next((slot for slot, known in self._known.values() if _handle(known) == wanted), None)
+        return self.known.slot_of_alias(tensor)
 
     def source_of(self, slot: int) -> int:
         """The slot that ``slot`` is a detached handle of; itself, if of none."""
@@ -131,7 +130,7 @@ class Recorder(TorchDispatchMode):
 
     def tensor_of(self, slot: int) -> torch.Tensor:
         """The tensor that a slot first stood for."""
-        return next(tensor for number, tensor in self._known.values() if number == slot)
+        return self.known.tensor_of(slot)
 
     def program(self, outputs: Sequence[Any]) -> Program:
         """The Program of what was recorded, returning ``outputs`` (tensors, ints, SymInts or None)."""
@@ -183,7 +182,7 @@ class Recorder(TorchDispatchMode):
         if torch.is_grad_enabled() or meta is None or new is None or meta == dataclasses.replace(new, offset=meta.offset):
             return None
         is_owned = slot in self.owned
-        if is_view(first) or use_count(first) > _USES + is_owned or (slot in self.inputs and not is_owned):
+        if is_view(first) or use_count(first) > _USES + is_owned or (slot in self.declared and not is_owned):
             return None
         copy = self._call(_aten.clone.default, (first,), {})
         if tensor_meta(copy) != dataclasses.replace(meta, offset=0):
@@ -201,7 +200,10 @@ class Recorder(TorchDispatchMode):
         if op is _aten.detach.default and outs[0] is not None:
             self._detached[outs[0]] = self.source_of(new_args[0].slot)
         seen = self._seen_by(op)
-        self.instructions.append(Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin))
+        call = Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin)
+        self.instructions.append(call)
+        for slot in call.writes:
+            self.known.moved(slot)
 
     def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
@@ -227,7 +229,7 @@ class Recorder(TorchDispatchMode):
         if known is not None:  # an in-place call returns its argument: a new value of the same slot
             return known
         slot = self._new_slot(op._schema.name.split("::")[1].strip("_") or "value", tensor_meta(leaf), "")
-        self._known[id(leaf)] = (slot, leaf)
+        self.known.add(slot, leaf)
         return slot
 
     def _output(self, value: Any) -> Ref | Sym | None:
@@ -237,16 +239,7 @@ class Recorder(TorchDispatchMode):
         return Sym(sympy.sympify(argument)) if isinstance(argument, (int, float)) else argument
 
     def _new_slot(self, name: str, meta: TensorMeta | None, label: str) -> int:
-        name = re.sub(r"\W+", "_", name).strip("_") or "value"
-        if name[0].isdigit() or keyword.iskeyword(name) or name in RESERVED or (meta and re.fullmatch(r"[su]\d+", name)):
-            name = f"v_{name}"  # no Python name, or taken: s27 is a symbol
-        number = self._names.get(name, 0)
-        self._names[name] = number + 1
-        unique = f"{name}_{number}" if number else name
-        if number and unique in self._names:
-            return self._new_slot(name, meta, label)
-        self._names.setdefault(unique, 1)
-        self.slots.append(Slot(unique, meta, label))
+        self.slots.append(Slot(self._names.unique(name, is_tensor=meta is not None), meta, label))
         return len(self.slots) - 1
 
     def _bind_symbol(self, value: Any, source: tuple[str, int, int]) -> None:
@@ -260,13 +253,6 @@ class Recorder(TorchDispatchMode):
 def is_cast_for(op: Any, state: AutocastState) -> bool:
     """True if autocast in ``state`` casts the arguments of ``op``; what the op calls then sees no autocast."""
     return any(has_autocast_kernel(op, device) for device, _ in state.enabled)
-
-
-def _handle(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if tensor.layout is not torch.strided:
-        return (id(tensor),)
-    layout = (tensor.dtype, *tensor.size(), *tensor.stride(), tensor.storage_offset())
-    return (tensor.untyped_storage()._cdata, *(str(part) for part in layout))
 
 
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta | None:

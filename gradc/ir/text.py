@@ -66,10 +66,10 @@ class _Renderer:
     def emit_head(self, unread: list[str]) -> None:
         program = self.program
         self.lines.append(f"def {program.name}(args):")
-        for slot in program.inputs:
+        for position, slot in enumerate(program.inputs):
             value = program.slots[slot]
             label = f"  # {value.label}" if value.label else ""
-            self.lines.append(f"    {value.name}: {str(value.meta or 'int')!r} = args[{program.inputs.index(slot)}]{label}")
+            self.lines.append(f"    {value.name}: {str(value.meta or 'int')!r} = args[{position}]{label}")
         for symbol, (kind, position, dimension) in program.symbols.items():
             source = self.name(program.inputs[position])
             if source == str(symbol):

@@ -24,9 +24,10 @@ import torch
 
 from gradc.ambient import AutocastState, autocast_state, set_autocast
 from gradc.errors import InternalError
+from gradc.ir.known import RESERVED
 from gradc.ir.layouts import corrected
 from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
-from gradc.ir.recorder import PHANTOM, RESERVED, tensor_meta
+from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
 from gradc.torch_private import FAKE_TENSOR_ERRORS, FakeTensorMode, without_dispatch_modes
 

@@ -180,7 +180,7 @@ class Tape:
             slot = self._lift_constant(tensor)
         if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
             slot = self.recorder.source_of(slot)
-        is_recorded = tensor.requires_grad and (slot in self.recorder.inputs or tensor.grad_fn is not None)
+        is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
         if tensor.requires_grad and not is_recorded and is_view(tensor):
             raise UnsupportedError("view made under no_grad that backward needs", where=self.where)
         edge = edge_of(tensor) if is_recorded else None
@@ -441,9 +441,9 @@ def _cast_by_autocast(tape: Tape, instruction: Any) -> int | None:
     slot = instruction.args[0].slot
     if tape.is_derivative:  # what is saved is unpacked as a handle of its own
         slot = tape.recorder.source_of(slot)
-    if slot not in tape.recorder.inputs:
+    position = tape.recorder.declared.get(slot)
+    if position is None:
         return None
-    position = tape.recorder.inputs.index(slot)
     fake = tape.primals[position].fake
     if tape.is_derivative and not _is_cast_of(tape, instruction.outs[0], position):
         return None

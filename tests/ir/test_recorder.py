@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.recorder import RESERVED, Recorder
+from gradc.ir.known import RESERVED
+from gradc.ir.recorder import Recorder
 from gradc.ir.verify import verify
 from tests.ir.build import ops, recorded
 
@@ -57,6 +58,34 @@ def test_names_that_look_like_numbered_ones_do_not_clash():
     for name in ("sin_1", "sin", "sin", "sin"):
         recorder.add_input(torch.ones(2), name)
     assert len({slot.name for slot in recorder.slots}) == 4
+
+
+def test_a_name_after_thousands_of_numbered_ones_needs_no_recursion():
+    """The backward of 1,000 layers of one kind takes tanh_1, tanh_2, ... as inputs, and then calls tanh itself."""
+    recorder = Recorder("program")
+    for number in range(1, 3000):
+        recorder.add_input(0, f"tanh_{number}")
+    recorder.add_input(0, "tanh")
+    recorder.add_input(0, "tanh")
+    assert [slot.name for slot in recorder.slots[-2:]] == ["tanh", "tanh_3000"]
+
+
+def test_a_handle_is_known_by_where_its_tensor_lies_now():
+    recorder = Recorder("program")
+    x = torch.ones(2, 3)
+    slot = recorder.add_input(x, "x")
+    assert recorder.slot_of_alias(x.detach()) == slot
+    with torch.no_grad(), recorder:
+        x.t_()
+    assert recorder.slot_of_alias(x.detach()) == slot
+    assert recorder.slot_of_alias(x.detach().t()) is None
+
+
+def test_a_lazy_conjugate_is_not_known_by_what_it_is_the_conjugate_of():
+    recorder = Recorder("program")
+    z = torch.ones(2, dtype=torch.complex64)
+    recorder.add_input(z, "z")
+    assert recorder.slot_of_alias(z.conj()) is None
 
 
 def test_autocast_is_noted_for_calls_that_would_see_it():
