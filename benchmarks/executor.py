@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gradc import executor
+from gradc.bits import same_bits
 from gradc.executor import interpret
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
@@ -70,7 +71,7 @@ def report(name: str, model: torch.nn.Module, x: torch.Tensor, repeats: int) -> 
     program, inputs = capture(model, x)
     plan, interpreter = executor.lower(program), interpret.lower(program)
     for ours, theirs in zip(plan(list(inputs)), interpreter(list(inputs)), strict=True):
-        assert torch.equal(ours, theirs), f"{name}: executor and interpreter differ"
+        assert same_bits(ours, theirs), f"{name}: executor and interpreter differ"
     eager = step_of(model, x)
     runs = {"eager": eager, "interpreter": lambda: interpreter(list(inputs)), "native": lambda: plan(list(inputs))}
     interleaved(runs, 5)

@@ -20,6 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gradc.bits import same_bits
 from gradc.torch_private import autocast_nesting
 
 MAX_GRADS_OF_GRADS = 3
@@ -205,14 +206,14 @@ def differences(
         return found
     found += _presence(eager.tensors, compiled.tensors) + _presence(eager.values, compiled.values)
     for path, value in eager.values.items():
-        if path in compiled.values and not _equal_values(value, compiled.values[path]):
+        if path in compiled.values and not same_bits(value, compiled.values[path]):
             found.append(f"{path}: {compiled.values[path]!r}, eager: {value!r}")
     for path, seen in eager.tensors.items():
         if path in compiled.tensors:
             found += tensor_differences(seen, compiled.tensors[path], is_bitwise)
     found += _sharing_differences(eager.tensors, compiled.tensors)
     for name, value in eager.state.items():
-        if not _equal_values(value, compiled.state[name]):
+        if not same_bits(value, compiled.state[name]):
             found.append(f"{name} after the step differs")
     return found
 
@@ -243,7 +244,7 @@ def tensor_differences(eager: Seen, compiled: Seen, is_bitwise: bool = True) -> 
         if compiled.traits.get(name) != value
     ]
     comparable = not any(eager.traits.get(name) != compiled.traits.get(name) for name in ("dtype", "shape", "layout"))
-    if comparable and not is_same_value(eager.bits, compiled.bits, is_bitwise):
+    if comparable and not (same_bits if is_bitwise else is_close)(eager.bits, compiled.bits):
         found.append(f"{eager.path}: values differ {_how_much(eager.bits, compiled.bits)}")
     return found
 
@@ -270,43 +271,31 @@ def _other(first: str, path: str) -> str:
     return "nothing before it" if first == path else first
 
 
-def is_same_value(a: torch.Tensor, b: torch.Tensor, is_bitwise: bool = True) -> bool:
-    """Equal bit for bit, but for -0 and for which NaN it is; close if not ``is_bitwise``.
+def same_with_strides(a: Any, b: Any) -> bool:
+    """The same bits in two results, and the same strides of their tensors."""
+    return same_bits(a, b) and _strides(a) == _strides(b)
 
-    A sum or product of two NaNs is either of them: ATen itself differs between a tensor's vectorised part and the rest.
-    """
+
+def _strides(result: Any) -> list[tuple[int, ...]]:
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return [tensor.stride() for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
+
+
+def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same but for rounding: the parts of tensors that consist of others each for itself."""
+    if same_bits(a, b):
+        return True
     if is_traceable_wrapper_subclass(a):
         names = a.__tensor_flatten__()[0]
-        return type(a) is type(b) and all(is_same_value(getattr(a, n), getattr(b, n), is_bitwise) for n in names)
+        return type(a) is type(b) and all(is_close(getattr(a, name), getattr(b, name)) for name in names)
     if a.is_nested:
-        pairs = zip(a.unbind(), b.unbind(), strict=True)
-        return all(x.shape == y.shape and is_same_value(x, y, is_bitwise) for x, y in pairs)
-    if a.layout is torch.sparse_coo:
-        return is_same_value(a._indices(), b._indices()) and is_same_value(a._values(), b._values(), is_bitwise)
+        return all(map(is_close, a.unbind(), b.unbind()))
     if a.layout is not torch.strided:
-        return bool(torch.equal(a.to_dense(), b.to_dense()))
-    if a.is_quantized:
-        return torch.equal(a.int_repr(), b.int_repr())
-    if a.shape != b.shape:
-        return False
-    if not is_bitwise and (a.is_floating_point() or a.is_complex()):
-        return _is_close(a, b)
-    return a.numel() == 0 or torch.equal(_bytes(a), _bytes(b)) or _is_equal(a, b)
-
-
-def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    is_nan = a.isnan()
-    return torch.equal(is_nan, b.isnan()) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
-    return flat.copy_(tensor.resolve_conj().resolve_neg().reshape(-1)).view(torch.uint8)
-
-
-def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
+        a, b = a.to_dense(), b.to_dense()
+    is_rounded = a.is_floating_point() or a.is_complex()
     loose = a.dtype in (torch.bfloat16, torch.float16)
-    return torch.allclose(a, b, rtol=5e-2 if loose else 1e-4, atol=1e-2 if loose else 1e-5, equal_nan=True)
+    rtol, atol = (5e-2, 1e-2) if loose else (1e-4, 1e-5)
+    return is_rounded and a.shape == b.shape and torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _how_much(a: torch.Tensor, b: torch.Tensor) -> str:
@@ -315,13 +304,7 @@ def _how_much(a: torch.Tensor, b: torch.Tensor) -> str:
     if not (a.is_floating_point() or a.is_complex()):
         return f"({int((a != b).sum())} of {a.numel()} elements)"
     wide = torch.complex128 if a.is_complex() else torch.float64
+    if torch.equal(a.nan_to_num(), b.nan_to_num()):
+        return "(by the sign of a zero)" if torch.equal(a.isnan(), b.isnan()) else "(one is NaN)"
     worst = (a.to(wide) - b.to(wide)).abs().nan_to_num().max().item() if a.numel() else 0.0
     return f"(by up to {worst:.3g}; the largest is {a.to(wide).abs().nan_to_num().max().item():.3g})"
-
-
-def _equal_values(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, float) and isinstance(b, float) and a != a:
-        return b != b
-    return type(a) is type(b) and a == b

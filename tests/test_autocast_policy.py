@@ -12,6 +12,7 @@ import torch
 
 import gradc
 from gradc.errors import ConfigError
+from tests.observe import same_with_strides
 
 DTYPES = (None, torch.bfloat16, torch.float16)
 SETTINGS: tuple[Any, ...] = (
@@ -64,9 +65,7 @@ def gradients(function: Any, model: Model, x: torch.Tensor, forward: Any, backwa
 
 
 def assert_bitwise(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    for ours, eager in zip(actual, expected, strict=True):
-        assert ours.dtype == eager.dtype and ours.stride() == eager.stride()
-        assert torch.equal(ours, eager)
+    assert same_with_strides(actual, expected)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=["ambient", "same_as_forward", "off", "dict", "list"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.compilers import DYNAMO, Compiler
+from tests.compilers import DYNAMO, EAGER, Compiler
 from tests.oracle import check, compare, leaf
 
 
@@ -85,15 +85,93 @@ def test_error():
     assert "raises ValueError: no" in found(wrap)
 
 
-def test_negative_zero_and_nan():
-    def zero(compile, x, w):
-        return compile(lambda x: x * 0 * -1)(x.detach().abs())
+class Track(torch.nn.Module):
+    """Has a parameter, and a buffer that its forward writes into."""
 
-    def nan(compile, x, w):
-        return compile(lambda x: x * float("nan"))(x.detach())
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("last", torch.zeros(3))
 
-    assert found(lambda f: lambda x: f(x).abs(), zero) == ""  # torch.equal holds 0 and -0 equal
-    assert found(lambda f: f, nan) == ""
+    def forward(self, x):
+        self.last.copy_(x.detach())
+        return x * self.scale
+
+
+PLACES = {
+    "result": lambda track, x, y: y,
+    "input[1]": lambda track, x, y: x,
+    "input[1].grad": lambda track, x, y: x.grad,
+    "input[0].scale": lambda track, x, y: track.scale,
+    "input[0].scale.grad": lambda track, x, y: track.scale.grad,
+    "input[0].last": lambda track, x, y: track.last,
+}
+CHANGES = {
+    "a bit": lambda t: torch.nextafter(t, torch.full_like(t, 9)),
+    "the sign of a zero": lambda t: -t,
+    "a NaN for a number": lambda t: t + float("nan"),
+}
+
+
+def said(place, number, change):
+    """What the oracle says of a step that leaves ``number`` at ``place``, and ``change`` of it where it is compiled."""
+
+    def step(compile, track, x):
+        y = compile(track)(x)
+        y.sum().backward()
+        tensor = PLACES[place](track, x, y).data
+        tensor.fill_(number)
+        if compile.name == "wrong":
+            tensor.copy_(change(tensor))
+        return y
+
+    return compare(step, Track, leaf(3), compiler=Compiler("wrong", EAGER.wrap)).differences
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_bit_in_every_place(place):
+    for change, numbers in (("a bit", (1.0,)), ("the sign of a zero", (0.0, -0.0)), ("a NaN for a number", (0.0, 1.0))):
+        for number in numbers:
+            (difference,) = said(place, number, CHANGES[change])
+            assert difference.startswith(f"{place}: values differ"), difference
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_any_nan_is_any_other(place):
+    other_nan = torch.tensor(-1, dtype=torch.int32).view(torch.float32)
+    assert not said(place, float("nan"), lambda t: other_nan.expand(3))
+    assert said(place, float("nan"), torch.zeros_like)
+
+
+@pytest.mark.parametrize("number, other", [(0.0, -0.0), (1, 1.0), (1, True), (0.0, float("nan"))])
+def test_numbers(number, other):
+    def step(compile):
+        return other if compile.name == "wrong" else number
+
+    assert compare(step, compiler=Compiler("wrong", EAGER.wrap)).differences
+    assert not compare(lambda compile: float("nan"), compiler=Compiler("wrong", EAGER.wrap)).differences
+
+
+def test_sparse_gradients():
+    def step(compile, table):
+        torch.nn.functional.embedding(torch.tensor([1, 1]), table, sparse=True).sum().backward()
+        if compile.name == "wrong":
+            table.grad = table.grad.coalesce()
+
+    text = " ".join(compare(step, leaf(3, 2), compiler=Compiler("wrong", EAGER.wrap)).differences)
+    assert "input[0].grad: is_coalesced is True, eager: False" in text
+
+
+def test_close_will_do_for_compilers_that_round_otherwise():
+    def step(compile, x):
+        return compile(lambda x: x * 3)(x.detach())
+
+    def found(change):
+        wrong = Compiler("wrong", lambda function, **options: lambda x: change(function(x)), is_bitwise=False)
+        return compare(step, leaf(3), compiler=wrong).differences
+
+    assert not found(lambda t: t * (1 + 1e-6)) and not found(lambda t: t)
+    assert found(lambda t: t * 1.1) and found(lambda t: t + float("nan"))
 
 
 def test_fallback_is_an_error_unless_allowed(monkeypatch):

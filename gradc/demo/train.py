@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from gradc.bits import same_bits
 from gradc.demo.vit import Digits, VisionTransformer
 
 BATCH_SIZE = 128
@@ -138,7 +139,7 @@ def gradients_of(model: nn.Module) -> list[Tensor]:
 
 def largest_difference(ours: list[Tensor], reference: list[Tensor]) -> float:
     """Largest absolute difference of two lists of tensors: 0 exactly if all are equal, inf if one is NaN."""
-    if all(map(torch.equal, ours, reference)):
+    if same_bits(ours, reference):
         return 0.0
     difference = max((a.double() - b.double()).abs().max().item() for a, b in zip(ours, reference, strict=True))
     return float("inf") if difference != difference else difference

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gradc.backends import DEFAULT_BACKEND
+from gradc.bits import same_bits
 from gradc.errors import CheckError, ConfigError
 from gradc.frontend.compile import compile
 from gradc.text_table import table
@@ -163,24 +164,17 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(name: str, eager: Any, compiled: Any) -> Difference | None:
-    if not isinstance(eager, Tensor) or not isinstance(compiled, Tensor):
-        same = type(eager) is type(compiled) and (eager == compiled or eager != eager)
-        return None if same else Difference(name, _describe(eager), _describe(compiled), None)
-    if eager.dtype != compiled.dtype or eager.shape != compiled.shape:
-        return Difference(name, _describe(eager), _describe(compiled), None)
-    if _bits_equal(eager, compiled):
+    if same_bits(eager, compiled):
         return None
     return Difference(name, _describe(eager), _describe(compiled), _largest(eager, compiled))
 
 
-def _bits_equal(eager: Tensor, compiled: Tensor) -> bool:
-    if eager.layout != torch.strided or compiled.layout != torch.strided:
-        return eager.layout == compiled.layout and torch.equal(eager.to_dense(), compiled.to_dense())
-    as_bytes = [t.contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for t in (eager, compiled)]
-    return torch.equal(*as_bytes)
-
-
-def _largest(eager: Tensor, compiled: Tensor) -> float:
+def _largest(eager: Any, compiled: Any) -> float | None:
+    """None where there is nothing to subtract."""
+    if not isinstance(eager, Tensor) or not isinstance(compiled, Tensor):
+        return None
+    if eager.dtype != compiled.dtype or eager.shape != compiled.shape or eager.layout != compiled.layout:
+        return None
     wide = torch.complex128 if eager.is_complex() else torch.float64
     return (eager.to_dense().to(wide) - compiled.to_dense().to(wide)).abs().max().item()
 

@@ -13,6 +13,8 @@ from torch import nn
 
 import gradc
 from gradc import compiled_autograd
+from gradc.bits import same_bits
+from tests.observe import same_with_strides
 
 Step = Callable[[int], Any]
 
@@ -29,18 +31,6 @@ def leaf(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torc
     return torch.randn(*shape, generator=generator).to(dtype).requires_grad_()
 
 
-def same(a: Any, b: Any) -> bool:
-    if a is None or b is None:
-        return a is None and b is None
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if not isinstance(a, torch.Tensor):
-        return bool(a == b)
-    if a.layout is not torch.strided:
-        return a.layout == b.layout and torch.equal(a.to_dense(), b.to_dense())
-    return a.dtype == b.dtype and a.stride() == b.stride() and a.shape == b.shape and torch.equal(a, b)
-
-
 def check(make: Callable[[], Step], steps: int = 4, captures: int | None = 1, fallbacks: tuple[str, ...] = ()) -> None:
     """Run the step several times eagerly and captured, from the same start, and compare all that it returns."""
     torch.manual_seed(0)
@@ -52,8 +42,8 @@ def check(make: Callable[[], Step], steps: int = 4, captures: int | None = 1, fa
     step = make()
     with compiled_autograd.enable():
         for i in range(steps):
-            assert same(expected[i], step(i)), f"step {i}"
-    assert torch.equal(state, torch.get_rng_state())
+            assert same_with_strides(expected[i], step(i)), f"step {i}"
+    assert same_bits(state, torch.get_rng_state())
     counts = gradc.counters["compiled_autograd"]
     if captures is not None:
         assert counts["captures"] == captures, counts
@@ -621,7 +611,7 @@ def test_threads_share_recordings() -> None:
             for i in range(20):
                 x = leaf(4, 4, seed=seed * 100 + i)
                 x.exp().sum().backward()
-                results.append(x.grad is not None and torch.equal(x.grad, x.detach().exp()))
+                results.append(x.grad is not None and same_bits(x.grad, x.detach().exp()))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
     for thread in threads:
@@ -759,7 +749,7 @@ def test_over_a_derivative_that_cannot_be_traced() -> None:
 
     expected = grads_of(lambda x: x.cumprod(0).sin())
     for _ in range(3):
-        assert same(expected, grads_of(f))
+        assert same_with_strides(expected, grads_of(f))
     assert gradc.counters["fallbacks"] == {"derivative that cannot be traced": 3}
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import gradc
 from gradc import compiled_autograd
+from gradc.bits import same_bits
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +33,6 @@ def gradient(context: Any, seed: int = 0, hook: Any = None, rows: int = 4) -> li
     return [p.grad for p in model.parameters()]
 
 
-def is_equal(a: Any, b: Any) -> bool:
-    return all(map(torch.equal, a, b))
-
-
 def doubling(graph: torch.fx.GraphModule) -> Callable[..., Any]:
     """A compiler whose work can be seen: it doubles what tanh_backward returns."""
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.tanh_backward.default):
@@ -51,8 +48,8 @@ def test_the_compiler_s_result_runs_the_backward() -> None:
     expected = gradient(compiled_autograd.disable())
     for _ in range(2):  # captured, then replayed
         found = gradient(compiled_autograd.enable(doubling))
-    assert torch.equal(found[2], expected[2])
-    assert torch.equal(found[0], 2 * expected[0])
+    assert same_bits(found[2], expected[2])
+    assert same_bits(found[0], 2 * expected[0])
     assert gradc.counters["compiled_autograd"]["hits"] == 1
 
 
@@ -73,7 +70,7 @@ def test_a_hook_cuts_the_graph_and_runs_each_time() -> None:
     for factor in (2.0, 3.0, 4.0):
         hook = lambda grad: grad * factor
         expected = gradient(compiled_autograd.disable(), hook=hook)
-        assert is_equal(expected, gradient(compiled_autograd.enable(compiler), hook=hook))
+        assert same_bits(expected, gradient(compiled_autograd.enable(compiler), hook=hook))
     assert len(graphs) == 2
     assert gradc.counters["compiled_autograd"]["captures"] == 1
 
@@ -84,7 +81,7 @@ def test_backends_are_bitwise(backend: str, dynamic: bool | None) -> None:
     for seed, rows in enumerate((4, 4, 7, 3, 5)):
         setting = gradc.compile(backend=backend, dynamic=dynamic)
         expected = gradient(compiled_autograd.disable(), seed, rows=rows)
-        assert is_equal(expected, gradient(compiled_autograd.enable(setting), seed, rows=rows))
+        assert same_bits(expected, gradient(compiled_autograd.enable(setting), seed, rows=rows))
     assert gradc.counters["compiled_autograd"]["captures"] == {None: 2, True: 1, False: 4}[dynamic]
 
 
@@ -100,7 +97,7 @@ def test_a_registered_backend_is_used() -> None:
     gradc.register_backend("seen in test", seen)
     try:
         expected = gradient(compiled_autograd.disable())
-        assert is_equal(expected, gradient(compiled_autograd.enable(gradc.compile(backend="seen in test"))))
+        assert same_bits(expected, gradient(compiled_autograd.enable(gradc.compile(backend="seen in test"))))
     finally:
         del registry._backends["seen in test"]
     assert len(programs) == 1
@@ -119,7 +116,7 @@ def test_inductor_and_torch_compile(compiler: Any) -> None:
 def test_settings_do_not_share_graphs() -> None:
     expected = gradient(compiled_autograd.disable())
     gradient(compiled_autograd.enable(doubling))
-    assert is_equal(expected, gradient(compiled_autograd.enable()))
+    assert same_bits(expected, gradient(compiled_autograd.enable()))
 
 
 def test_fullgraph_raises_where_torch_s_engine_would_run() -> None:
@@ -146,7 +143,7 @@ def test_backward_inside_a_compiled_function_is_captured() -> None:
     for _ in range(3):
         model.zero_grad()
         train(x)
-        assert is_equal(expected, [p.grad for p in model.parameters()])
+        assert same_bits(expected, [p.grad for p in model.parameters()])
     assert gradc.counters["compiled_autograd"]["captures"] == 1
     assert gradc.counters["compiled_autograd"]["hits"] == 2
     model.zero_grad()

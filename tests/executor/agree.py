@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradc import executor
+from gradc.bits import same_bits
 from gradc.executor import interpret
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
@@ -61,24 +62,13 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
 
 def assert_same(got: Any, expected: Any) -> None:
     if not isinstance(got, torch.Tensor):
-        assert type(got) is type(expected) and got == expected
+        assert same_bits(got, expected)
         return
     got, expected = got.detach(), expected.detach()
     assert _description(got) == _description(expected)
-    assert bits(got).equal(bits(expected))
+    assert same_bits(got, expected)
 
 
 def _description(tensor: torch.Tensor) -> tuple[Any, ...]:
     layout = (tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
     return (tensor.dtype, tensor.shape, tensor.layout, tensor.is_conj(), tensor.is_neg(), *layout)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes, with one NaN for all: which of two NaNs an addition passes on depends on the compiler's registers."""
-    plain = (tensor if tensor.layout is torch.strided else tensor.to_dense()).resolve_conj().resolve_neg()
-    values = torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1))
-    if values.is_complex():
-        values = torch.view_as_real(values).reshape(-1)
-    if values.dtype.is_floating_point and values.dtype.itemsize > 1:
-        values = values.masked_fill(values.isnan(), float("nan"))
-    return values.view(torch.uint8)

@@ -6,6 +6,7 @@ from torch import nn
 
 import gradc
 from benchmarks.common import peak_bytes
+from tests.observe import same_with_strides
 
 
 def recurrent(x, w):
@@ -24,8 +25,7 @@ def both(function, run):
 
 
 def assert_equal(results):
-    for eager, ours in zip(*results, strict=True):
-        assert torch.equal(eager, ours) and eager.stride() == ours.stride() and eager.dtype == ours.dtype
+    assert same_with_strides(*map(list, results))
 
 
 def fresh():
