@@ -1,6 +1,6 @@
 """Compile the backward of a region's segments when they run, for the state they run in, and keep what was compiled.
 
-    BackwardCache.grads: (segment, state of the call, saved tensors, tangents, needed) -> one gradient or None per exit
+    BackwardCache.grads: BackwardCall -> one gradient or None per exit
 
 Three ways, from fast to universal: a Program for the key (grad mode off); a region of its own over tangents and saved
 tensors (grad mode on: see Note [Higher order]); or the tape's nodes run as they are, which is eager itself.
@@ -14,57 +14,38 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import sympy
 import torch
 
 from gradc import garbage as collector
-from gradc.ambient import Ambient, AutocastState, ambient, autocast_set_to, autocast_state, unsupported_mode
+from gradc.ambient import AutocastState, autocast_set_to, unsupported_mode
 from gradc.analysis.segments import Segment
-from gradc.backward.on_real_tensors import differentiate
+from gradc.backward.bounded_cache import BoundedCache
+from gradc.backward.derivative import History, history_of, record_derivative, record_specialized, sizes_of_parent
+from gradc.backward.key import BackwardKey, closest, key_of, nominal_key
+from gradc.backward.on_real_tensors import differentiate, run_on_real_tensors
 from gradc.backward.settings import Settings
-from gradc.backward.trace import (
-    Backward,
-    BackwardKey,
-    fake_tangent,
-    refuse_other_formulas,
-    run_nodes,
-    saved_name,
-    trace_backward,
-)
-from gradc.errors import OP_ERRORS, UnsupportedError
-from gradc.ir.program import Sym, TensorMeta
-from gradc.ir.recorder import symbolic_number, tensor_meta
+from gradc.backward.specialized import CutTape, Retrace, Specialized
+from gradc.backward.trace import Backward, trace_backward
+from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
+from gradc.ir.program import TensorMeta
+from gradc.ir.recorder import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.verify import checked
-from gradc.journal import count, fallback, log
+from gradc.journal import Fallback, count, fallback, log
 from gradc.native import is_plan
-from gradc.tape.ctx_state import giving_out, is_python, watching
-from gradc.tape.tape import Tape, record
-from gradc.tape.weight_casts import CacheError, weights_among
-from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, is_batched, settle_sizes
+from gradc.nodes.backward_call import BackwardCall
+from gradc.tape.ctx_state import is_python
+from gradc.tape.tape import Tape
+from gradc.tape.weight_casts import CacheError
+from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 
-MAX_BACKWARDS = 512  # of one segment
-MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
+MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: as many as a native region keeps
+
+_CANNOT_TRACE = (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS)  # what eager raises, it shall raise
+_CANNOT_DERIVE = (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS)
 
 _serials = itertools.count()
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """What a derivative is made for besides the key.
-
-    ``tangents``: of each that is defined, whether it requires a gradient, and whether it is a leaf. ``weights``: of each saved
-    tensor, whether autocast keeps its copy; None if it keeps none.
-    """
-
-    tangents: tuple[tuple[bool, bool], ...]
-    weights: tuple[bool, ...] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Compiled:
-    backward: Backward
-    run: Callable[[list[Any]], list[Any]]
+_Derivative = Callable[..., Sequence[Any] | None]  # None for copies of weights in other dtypes than it was made for
 
 
 class Region(Protocol):
@@ -84,10 +65,17 @@ class BuildRegion(Protocol):
     def __call__(self, tape: Tape, name: str, is_fine: bool = False) -> Region: ...
 
 
-class BackwardCache:
-    """The backwards of one region's segments. Safe under several threads: compiling holds the tape's lock.
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    backward: Backward
+    run: Callable[[list[Any]], list[Any]]
 
-    ``serial`` counts regions as they are compiled.
+
+class BackwardCache:
+    """The backwards of one region's segments. Safe under several threads: who compiles holds the tape's lock.
+
+    Whatever cannot be compiled is kept with the reason, which is told each time that it is asked for. ``serial`` counts
+    regions as they are compiled.
     """
 
     def __init__(
@@ -99,32 +87,33 @@ class BackwardCache:
         build_region: BuildRegion,
         is_fine: bool = False,
     ) -> None:
-        self.tape, self.segments, self.settings, self.name, self.is_fine = tape, segments, settings, name, is_fine
-        self._build_region = build_region
+        self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self.serial = next(_serials)
-        self._of_sizes: dict[Sizes, BackwardCache] = {}
-        self._compiled: list[dict[BackwardKey, _Compiled | None]] = [{} for _ in segments]
-        self._derivatives: dict[Any, Callable[..., Sequence[Any]] | None] = {}
+        self._build_region = build_region
+        self._compiled: list[BoundedCache[BackwardKey, _Compiled | Fallback]] = [
+            BoundedCache(MAX_COMPILED, tape.lock) for _ in segments
+        ]
+        self._derivatives: BoundedCache[tuple[int, BackwardKey, History], _Derivative | Fallback] = BoundedCache(
+            MAX_COMPILED, tape.lock
+        )
+        cut = lambda tape: build_region(tape, name, is_fine).segments
+        self._specialized = Specialized(CutTape(tape, segments), tape.again, cut, name)
 
-    def grads(
-        self,
-        segment: Segment,
-        sizes: Sizes,
-        saved: Sequence[torch.Tensor],
-        tangents: Sequence[torch.Tensor | None],
-        needed: Sequence[bool],
-        is_repacked: bool,
-        owned: Sequence[int],
-    ) -> list[torch.Tensor | None]:
+    def grads(self, call: BackwardCall) -> Sequence[torch.Tensor | None]:
         """The gradients along the segment's exits, under the autocast that the region's setting names.
 
-        ``saved`` are the unpacked tensors of ``segment.saved``; ``is_repacked`` tells that saved-tensors hooks made them;
-        ``owned`` is that of ``BackwardKey``.
+        Raises:
+            FallbackError: where eager would have to run it, under ``fullgraph``.
         """
         with self._forced_autocast():
-            if torch.is_grad_enabled():
-                return self._differentiable(segment, sizes, saved, tangents, needed)
-            return self._replayed(segment, sizes, saved, tangents, needed, is_repacked, owned)
+            try:
+                run = self._derived(call) if torch.is_grad_enabled() else self._replayed(call)
+            except UnsupportedError as error:
+                reason = Fallback(error.kind, error.detail, error.where)
+            else:
+                return run()
+            fallback(reason.kind, reason.detail, reason.where, fullgraph=self.settings.fullgraph)
+            return self._run_eagerly(call)
 
     @contextlib.contextmanager
     def _forced_autocast(self) -> Iterator[None]:
@@ -133,50 +122,61 @@ class BackwardCache:
         with contextlib.nullcontext() if state is None else autocast_set_to(state):
             yield
 
+    def _run_eagerly(self, call: BackwardCall) -> list[torch.Tensor | None]:
+        """Eager itself: the tape's nodes on the real tensors."""
+        plain = self._specialized.at(call.sizes)
+        call = dataclasses.replace(call, segment=plain.segments[call.segment.number])
+        if torch.is_grad_enabled():
+            edges = [plain.tape.saved[index].edge for index in call.segment.saved]
+            return differentiate(plain.tape, call, edges, self._forced_autocast)
+        return run_on_real_tensors(plain.tape, call)
+
+    # ---- what native nodes ask, which know segments and symbols by number
+
     @torch.compiler.disable
     def compile_native(
-        self, number: int, tangents: Any, needed: Any, adds_up: bool, owned: Sequence[int]
+        self, number: int, tangents: Any, needed: Any, adds_up: bool, stealable: Sequence[int]
     ) -> tuple[Any, ...] | None:
-        """For a live native node: the plan for the present state, with the fields of Backward; None if there is none."""
+        """The plan for the present state, with the fields of Backward; None if there is none: ``grads_native`` says why."""
         segment = self.segments[number]
-        with self._forced_autocast():
-            try:
-                key = dataclasses.replace(self._key(segment, tangents, needed), adds_up=adds_up, owned=tuple(owned))
-                compiled = self._lookup(segment, key)
-            except UnsupportedError as error:
-                fallback(error.kind, error.detail, error.where)
-                return None
-        backward = compiled.backward
-        if not is_plan(compiled.run):
-            return None
-        unread = tuple(sorted(set(backward.released) - set(backward.saved)))
-        return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
+        with self._forced_autocast(), contextlib.suppress(UnsupportedError):
+            key = dataclasses.replace(key_of(segment, tangents, needed, stealable), adds_up=adds_up)
+            compiled = self._lookup(segment, key)
+            if is_plan(compiled.run):
+                backward = compiled.backward
+                unread = tuple(sorted(set(backward.released) - set(backward.saved)))
+                return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
+        return None
 
     @torch.compiler.disable
     def grads_native(
-        self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool, owned: Sequence[int]
-    ) -> Any:
-        """``grads`` for a live native node, which knows segments and symbols by number."""
-        return self.grads(self.segments[number], self.sizes_of(symbols), saved, tangents, needed, is_repacked, owned)
+        self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool, stealable: Sequence[int]
+    ) -> Sequence[torch.Tensor | None]:
+        """``grads``."""
+        sizes = self.sizes_of(symbols)
+        return self.grads(BackwardCall(self.segments[number], sizes, saved, tangents, needed, is_repacked, tuple(stealable)))
 
     @torch.compiler.disable
-    def differentiable_native(self, number: int, saved: Any, tangents: Any, needed: Any) -> Callable[..., Any] | None:
-        """For a live native node under create_graph: what to call on the defined tangents, the saved tensors and the symbols.
+    def differentiable_native(self, number: int, saved: Any, tangents: Any, needed: Any) -> _Derivative | None:
+        """Under create_graph: what to call on the defined tangents, the saved tensors and the symbols.
 
         None where ``grads_native`` serves each call; one call, where it returns None.
         """
-        return self._derivative_of(self.segments[number], saved, tangents, needed)
+        with contextlib.suppress(UnsupportedError):
+            return self._derivative_of(self.segments[number], saved, tangents, needed)
+        return None
+
+    # ---- what reports and the frontend ask
 
     def traced(self, number: int, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> Backward | None:
         """What has been compiled for these gradients in the present state, for reports; None if nothing has."""
-        segment = self.segments[number]
         with self._forced_autocast():
             try:
-                key = self._key(segment, tangents, needed)
+                key = key_of(self.segments[number], tangents, needed)
             except UnsupportedError:
                 return None
         for known, compiled in self._compiled[number].items():
-            if compiled is not None and dataclasses.replace(known, adds_up=False, owned=()) == key:
+            if isinstance(compiled, _Compiled) and dataclasses.replace(known, adds_up=False, stealable=()) == key:
                 return compiled.backward
         return None
 
@@ -198,191 +198,106 @@ class BackwardCache:
         Raises:
             UnsupportedError: the region is then for eager to run.
         """
-        state = ambient(self.settings.backward_autocast or AutocastState())
         for segment in self.segments:
-            with self.tape.fake_mode:
-                metas = tuple(_nominal_tangent(*edge) for edge in segment.entries[: segment.num_tangents])
-            undefined = (None,) * (len(segment.entries) - segment.num_tangents)
-            self._trace(segment, BackwardKey(state, metas + undefined, (True,) * len(segment.exits)))
+            key = nominal_key(self.tape, segment, self.settings.backward_autocast or AutocastState())
+            self._compiled[segment.number].get(key, lambda: self._compile(segment, key))  # noqa: B023 - called at once
 
     # ---- grad mode off
 
-    def _replayed(
-        self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any, is_repacked: bool, owned: Sequence[int]
-    ) -> list[torch.Tensor | None]:
-        try:
-            if reason := unsupported_mode():
-                raise UnsupportedError(f"{reason} during backward")
-            key = dataclasses.replace(self._key(segment, tangents, needed), owned=tuple(owned))
-            compiled = self._lookup(segment, key)
-            if is_repacked:
-                self._refuse_other_layout(compiled.backward, segment, saved, sizes)
-        except UnsupportedError as error:
-            fallback(error.kind, error.detail, error.where)
-            return self._run_live(segment, sizes, saved, tangents, needed)
-        values = [tangent for tangent in tangents if tangent is not None]
-        values += [saved[position] for position in compiled.backward.saved]
-        values += sizes.values.values()
-        grads = compiled.run(values)
-        for position in compiled.backward.views:
-            grads[position] = torch.ops.aten.alias.default(grads[position])
-        return grads
-
-    def _key(self, segment: Segment, tangents: Any, needed: Any) -> BackwardKey:
-        metas = tuple(
-            None if tangent is None else _tangent_meta(edge, tangent)
-            for edge, tangent in itertools.zip_longest(segment.inlets(len(tangents)), tangents)
-        )
-        return BackwardKey(ambient(autocast_state()), metas, tuple(needed))
+    def _replayed(self, call: BackwardCall) -> Callable[[], list[Any]]:
+        """How to replay the Program that was compiled for such a call."""
+        if reason := unsupported_mode():
+            raise UnsupportedError(f"{reason} during backward")
+        compiled = self._lookup(call.segment, key_of(call.segment, call.tangents, call.needed, call.stealable))
+        if call.is_repacked:
+            self._refuse_other_layout(compiled.backward, call)
+        return lambda: _replay(compiled, call)
 
     def _lookup(self, segment: Segment, key: BackwardKey) -> _Compiled:
-        cache = self._compiled[segment.number]
-        if key not in cache:
-            settle_sizes(self.tape.fake_mode)
-            with self.tape.lock:
-                if key not in cache:
-                    if cache:
-                        log("recompiles", lambda: f"{self.name}, segment {segment.number}: {_difference(cache, key)}")
-                    try:
-                        self._trace(segment, key)
-                    except (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS) as error:  # what eager raises, it shall raise
-                        cache[key] = None
-                        log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
-        compiled = cache[key]
-        if compiled is None:
-            raise UnsupportedError("backward that cannot be traced", self.name)
-        return compiled
+        found = self._compiled[segment.number].get(key, lambda: self._compile_or_refuse(segment, key))
+        if isinstance(found, Fallback):
+            raise UnsupportedError(found.kind, found.detail, found.where)
+        return found
+
+    def _compile_or_refuse(self, segment: Segment, key: BackwardKey) -> _Compiled | Fallback:
+        settle_sizes(self.tape.fake_mode)
+        if earlier := [known for known, _ in self._compiled[segment.number].items()]:
+            log("recompiles", lambda: f"{self.name}, segment {segment.number}: {_what_changed(earlier, key)}")
+        try:
+            return self._compile(segment, key)
+        except _CANNOT_TRACE as error:
+            return self._refusal("backward that cannot be traced", segment, error)
 
     @collector.set_aside()
-    def _trace(self, segment: Segment, key: BackwardKey) -> None:
+    def _compile(self, segment: Segment, key: BackwardKey) -> _Compiled:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
         checked(backward.program, "backward.trace")
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
         count("aot", "backward_compiles")
-        known = self._compiled[segment.number]
-        if len(known) >= MAX_BACKWARDS:
-            known.clear()
-        known[key] = _Compiled(backward, self.settings.lower(backward.program))
+        return _Compiled(backward, self.settings.lower(backward.program))
 
-    def _refuse_other_layout(self, backward: Backward, segment: Segment, saved: Any, sizes: Sizes) -> None:
+    def _refusal(self, kind: str, segment: Segment, error: Exception) -> Fallback:
+        """Why the segment cannot be compiled, to be kept; but what says nothing about the segment is raised again."""
+        if is_passing(error):
+            raise error
+        if isinstance(error, UnsupportedError):
+            return Fallback(kind, str(error), error.where or self.tape.line_of(segment.nodes[0]))
+        message = str(error).split("\n")[0]
+        return Fallback(kind, f"{type(error).__name__}: {message}", self.tape.line_of(segment.nodes[0]))
+
+    def _refuse_other_layout(self, backward: Backward, call: BackwardCall) -> None:
         for position in backward.saved:
-            packed = tensor_meta(self.tape.saved[segment.saved[position]].fake)
-            if packed is None or not _is_alike(packed, saved[position], sizes):
+            packed = tensor_meta(self.tape.saved[call.segment.saved[position]].fake)
+            if packed is None or not _is_alike(packed, call.saved[position], call.sizes):
                 raise UnsupportedError("saved-tensors hook that gives back another layout")
-
-    def _run_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
-        """Eager itself: the tape's nodes on the real tensors."""
-        static = self._static(sizes)
-        same = static.segments[segment.number]
-        by_index = dict(zip(same.saved, saved, strict=True))
-        unpack = lambda index: by_index.get(index, static.tape.saved[index].fake)
-        with static.tape.lock, static.tape.unpacking(unpack), giving_out(static.tape, same.nodes, unpack):
-            return run_nodes(static.tape, same, tangents, needed)
-
-    def _static(self, sizes: Sizes) -> BackwardCache:
-        """These backwards over a tape with plain numbers for sizes: nodes that hold symbols cannot be run on real tensors."""
-        if not self.tape.symints:
-            return self
-        if self.tape.again is None:
-            raise UnsupportedError("backward of symbolic sizes that cannot be traced", self.name)
-        with self.tape.lock:
-            if sizes not in self._of_sizes:
-                if len(self._of_sizes) >= MAX_SIZES:
-                    self._of_sizes.clear()
-                self._of_sizes[sizes] = self._with_sizes(self.tape.again(sizes))
-            return self._of_sizes[sizes]
-
-    def _with_sizes(self, tape: Tape) -> BackwardCache:
-        region = self._build_region(tape, self.name, self.is_fine)
-        if [_outline(segment) for segment in region.segments] != [_outline(segment) for segment in self.segments]:
-            raise UnsupportedError("nodes that depend on sizes", self.name)
-        return region.backwards
 
     # ---- grad mode on
 
-    def _differentiable(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
-        region = self._derivative_of(segment, saved, tangents, needed)
-        given = (tangent for tangent in tangents if tangent is not None)
-        grads = region and region(*given, *saved, *sizes.values.values())
-        return self._differentiate_live(segment, sizes, saved, tangents, needed) if grads is None else grads
+    def _derived(self, call: BackwardCall) -> Callable[[], Sequence[Any]]:
+        """How to give back the gradients that the derivative for such a call has made."""
+        derivative = self._derivative_of(call.segment, call.saved, call.tangents, call.needed)
+        grads = derivative(*call.defined, *call.saved, *call.sizes.values.values())
+        if grads is None:
+            raise UnsupportedError("derivative that cannot be traced", "weights that autocast keeps other copies of")
+        return lambda: grads
 
-    def _derivative_of(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> Callable[..., Any] | None:
-        """The backward of ``segment`` for the present state, differentiable itself; None if there is none."""
-        try:
-            key = self._key(segment, tangents, needed)
-        except UnsupportedError as error:
-            fallback(error.kind, error.detail, error.where)
-            return None
-        flags = tuple((tangent.requires_grad, tangent.is_leaf) for tangent in tangents if tangent is not None)
-        history = History(flags, weights_among(saved))
+    def _derivative_of(self, segment: Segment, saved: Any, tangents: Any, needed: Any) -> _Derivative:
+        """The backward of ``segment`` for the present state, differentiable itself."""
+        key, history = key_of(segment, tangents, needed), history_of(tangents, saved)
         place = segment.number, key, history
-        if place not in self._derivatives:
-            settle_sizes(self.tape.fake_mode)
-            try:
-                derivative = self._derivative(segment, key, history)
-                self._derivatives[place] = derivative.guarded(torch.compiler.disable(_none_for_other_copies(derivative)))
-            except (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS) as error:
-                self._derivatives[place] = None
-                log("fallbacks", f"{self.name}, segment {segment.number}: {error}")
-        return self._derivatives[place]
+        found = self._derivatives.get(place, lambda: self._derive_or_refuse(segment, key, history))
+        if isinstance(found, Fallback):
+            raise UnsupportedError(found.kind, found.detail, found.where)
+        return found
 
-    def _differentiate_live(self, segment: Segment, sizes: Sizes, saved: Any, tangents: Any, needed: Any) -> Any:
-        fallback("derivative that cannot be traced", self.name)
-        static = self._static(sizes)
-        same = static.segments[segment.number]
-        edges = [static.tape.saved[index].edge for index in same.saved]
-        return differentiate(static.tape, same, edges, saved, tangents, needed, self._forced_autocast)
+    def _derive_or_refuse(self, segment: Segment, key: BackwardKey, history: History) -> _Derivative | Fallback:
+        settle_sizes(self.tape.fake_mode)
+        try:
+            tape = record_derivative(self.tape, segment, key, history)
+            if self.tape.symints:
+                tape.again = self._retrace_of_derivative(segment, key, history)
+            derivative = self._build_region(tape, f"derivative of {self.name}")
+            return derivative.guarded(torch.compiler.disable(_none_for_other_copies(derivative)))
+        except _CANNOT_DERIVE as error:
+            return self._refusal("derivative that cannot be traced", segment, error)
 
-    def _derivative(self, segment: Segment, key: BackwardKey, history: History) -> Region:
-        """The backward as a region: its inputs are the defined tangents, the saved tensors, and the symbols."""
-        tape = self._derivative_tape(segment, key, history)
-        return self._build_region(tape, f"derivative of {self.name}")
+    def _retrace_of_derivative(self, segment: Segment, key: BackwardKey, history: History) -> Retrace:
+        def retrace(sizes: Callable[[Any], Any]) -> Tape:
+            plain = self._specialized.at(sizes_of_parent(self.tape, sizes))
+            return record_specialized(plain, segment, key, history, sizes)
 
-    def _derivative_tape(self, segment: Segment, key: BackwardKey, history: History) -> Tape:
-        tape = self.tape
-        refuse_other_formulas(tape, segment, create_graph=True)
-        saved = [tape.saved[index] for index in segment.saved]
-        with tape.fake_mode:
-            fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
-            inputs = [_with_history(fake, *flag) for fake, flag in zip(fakes, history.tangents, strict=True)]
-            inputs += [_as_weight(value.fake, is_one) for value, is_one in itertools.zip_longest(saved, history.weights or ())]
-        names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
-        edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
-
-        def backward(derivative: Tape, *primals: Any) -> list[Any]:
-            given = iter(primals[: len(fakes)])
-            by_index = dict(zip(segment.saved, primals[len(fakes) :], strict=False))
-            tangents = [None if meta is None else next(given) for meta in key.tangents]
-            for index in segment.kept:
-                derivative.recorder.identify(tape.saved[index].fake, by_index[index])
-            with watching(tape, segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
-                return run_nodes(tape, segment, tangents, key.needed, create_graph=True, recorder=derivative.recorder)
-
-        with tape.lock, autocast_set_to(key.ambient.autocast), torch.enable_grad():
-            derivative = record(
-                backward,
-                [*inputs, *tape.symints.values()],
-                [*names, *map(str, tape.symints)],
-                tape.fake_mode,
-                f"{tape.recorder.name}_d",
-                edges=edges,
-                is_nested=history.weights is not None,
-            )
-        derivative.has_custom_ops |= tape.has_custom_ops
-        if tape.symints:
-            derivative.again = lambda sizes: self._derivative_again(segment, key, history, sizes)
-        return derivative
-
-    def _derivative_again(self, segment: Segment, key: BackwardKey, history: History, sizes: Any) -> Tape:
-        tangents = tuple(None if meta is None else _with_sizes(meta, sizes) for meta in key.tangents)
-        # Of two symbols found equal since, the derivative knows one.
-        values = {str(symbol): sizes(symbolic_number(number)) for symbol, number in self.tape.symints.items()}
-        static = self._static(Sizes(values))
-        same = static.segments[segment.number]
-        return static._derivative_tape(same, dataclasses.replace(key, tangents=tangents), history)
+        return retrace
 
 
-def _none_for_other_copies(derivative: Region) -> Callable[..., Any]:
+def _replay(compiled: _Compiled, call: BackwardCall) -> list[Any]:
+    saved = [call.saved[position] for position in compiled.backward.saved]
+    grads = compiled.run([*call.defined, *saved, *call.sizes.values.values()])
+    for position in compiled.backward.views:
+        grads[position] = torch.ops.aten.alias.default(grads[position])
+    return grads
+
+
+def _none_for_other_copies(derivative: Region) -> _Derivative:
     """``derivative``, but None if autocast keeps the copy of a weight in another dtype than the region was made for."""
 
     def call(*inputs: Any) -> list[Any] | None:
@@ -393,73 +308,9 @@ def _none_for_other_copies(derivative: Region) -> Callable[..., Any]:
     return call
 
 
-def _as_weight(fake: torch.Tensor, is_weight: bool | None) -> torch.Tensor:
-    """``fake``, a leaf or not as said, if it is."""
-    if is_weight is None or not fake.requires_grad or fake.is_leaf == is_weight:
-        return fake
-    return _with_history(fake.detach(), True, is_weight)
-
-
-def _with_history(fake: torch.Tensor, requires_grad: bool, is_leaf: bool) -> torch.Tensor:
-    """``fake``, a leaf or not as said: autocast keeps its copies of leaves."""
-    if not requires_grad:
-        return fake
-    with torch.enable_grad():
-        return fake.requires_grad_() if is_leaf else fake.requires_grad_().view_as(fake)
-
-
-def _with_sizes(meta: TensorMeta, sizes: Callable[[Any], Any]) -> TensorMeta:
-    shape, stride = (tuple(sizes(number) for number in numbers) for numbers in (meta.shape, meta.stride))
-    return dataclasses.replace(meta, shape=shape, stride=stride, offset=sizes(meta.offset))
-
-
-def _outline(segment: Segment) -> tuple[Any, ...]:
-    """What two cuts of the same function have in common, whatever its sizes."""
-    exits = tuple((exit_.position, exit_.primal, exit_.entry) for exit_ in segment.exits)
-    return [node.name() for node in segment.nodes], len(segment.entries), segment.num_tangents, exits, len(segment.saved)
-
-
-def _nominal_tangent(node: Any, number: int) -> TensorMeta:
-    """The layout of a gradient like the value: a fresh contiguous tensor."""
-    expected = node._input_metadata[number]
-    return _meta(torch.empty(expected.shape, dtype=expected.dtype, device=expected.device))
-
-
-def _tangent_meta(edge: Any, tangent: torch.Tensor) -> TensorMeta:
-    """The layout of a tangent, with symbolic sizes where the tape's are symbolic."""
-    if type(tangent) is not torch.Tensor and type(tangent) is not torch.nn.Parameter:
-        raise UnsupportedError("gradient of a tensor subclass", type(tangent).__name__)
-    if is_batched(tangent):  # its ops are other ops: a product of it is one of all samples
-        raise UnsupportedError("function transform during backward")
-    if tangent._is_zerotensor():
-        raise UnsupportedError("gradient that is a lazy zero")
-    meta = dataclasses.replace(_meta(tangent), offset=0)
-    node, number = edge
-    shape = tuple(symbolic_number(size) for size in node._input_metadata[number].shape)
-    if not any(isinstance(size, Sym) for size in shape):
-        return meta
-    return dataclasses.replace(meta, shape=shape, stride=_symbolic_stride(shape, tangent))
-
-
-def _symbolic_stride(shape: tuple[Any, ...], tangent: torch.Tensor) -> tuple[Any, ...]:
-    """The strides of a tangent: over the symbols of its shape if it is dense but for expanded dimensions, or as they are."""
-    sizes, strides = tangent.size(), tangent.stride()
-    order = sorted(range(tangent.dim()), key=lambda d: (strides[d], sizes[d]))
-    if tangent.is_contiguous():
-        order = list(reversed(range(tangent.dim())))
-    found: list[Any] = list(strides)
-    number, expr = 1, sympy.Integer(1)
-    for dim in order:
-        if strides[dim] == 0 and sizes[dim] != 1:
-            continue
-        if strides[dim] == number:
-            found[dim] = int(expr) if expr.is_number else Sym(expr)
-        elif sizes[dim] != 1:
-            return strides
-        size = shape[dim]
-        number *= sizes[dim]
-        expr = expr * (size.expr if isinstance(size, Sym) else size)
-    return tuple(found)
+def _what_changed(earlier: list[BackwardKey], key: BackwardKey) -> str:
+    other, differences = closest(earlier, key)
+    return f"{'; '.join(differences)}\n  closest of {len(earlier)} before: {other}"
 
 
 def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
@@ -470,28 +321,3 @@ def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
     if (packed.is_conj, packed.is_neg) != (tensor.is_conj(), tensor.is_neg()):
         return False
     return [sizes(number) for number in (*packed.shape, *packed.stride)] == [*tensor.shape, *tensor.stride()]
-
-
-def _meta(tensor: torch.Tensor) -> TensorMeta:
-    meta = tensor_meta(tensor)
-    if meta is None:
-        raise UnsupportedError("gradient that is not strided", str(tensor.layout))
-    return meta
-
-
-def _difference(cache: dict[BackwardKey, Any], key: BackwardKey) -> str:
-    """What sets ``key`` apart from the closest of the keys before."""
-
-    def differences(other: BackwardKey) -> list[str]:
-        pairs: list[tuple[str, Any, Any]] = [
-            (field.name, getattr(other.ambient, field.name), getattr(key.ambient, field.name))
-            for field in dataclasses.fields(Ambient)
-        ]
-        pairs.append(("needed gradients", other.needed, key.needed))
-        pairs.append(("adding up here", other.adds_up, key.adds_up))
-        pairs.append(("gradients that sums are written over", other.owned, key.owned))
-        pairs += [(f"gradient {i}", a, b) for i, (a, b) in enumerate(zip(other.tangents, key.tangents, strict=True))]
-        return [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]
-
-    closest: list[str] = min(map(differences, cache), key=len)
-    return "; ".join(closest)

@@ -1,6 +1,7 @@
 """Differentiate a segment under create_graph by running its tape nodes on the real tensors: eager's own formulas.
 
-    differentiate: (Tape, Segment, edges of the saved, saved, tangents, needed) -> one gradient or None per exit
+    differentiate:       (Tape, BackwardCall, edges of the saved) -> one gradient or None per exit, and live nodes behind them
+    run_on_real_tensors: (Tape, BackwardCall) -> the same, without history
 
 For derivatives that cannot be traced, or that come out otherwise on fake tensors. The nodes leave an autograd graph behind
 that begins at the *tape's* edges, where the saved tensors come from. So it is taken as a tape of its own, with real tensors
@@ -19,8 +20,9 @@ import torch
 
 from gradc.ambient import autocast_state
 from gradc.analysis.order import live_order, make_detours, uses
-from gradc.analysis.segments import Segment, cut
-from gradc.backward.trace import Grads, run_nodes
+from gradc.analysis.segments import cut
+from gradc.backward.run_nodes import Grads, run_nodes
+from gradc.nodes.backward_call import BackwardCall
 from gradc.nodes.live_call import Call
 from gradc.tape.ctx_state import giving_out
 from gradc.tape.tape import Edge, Primal, Saved, Tape, edge_of
@@ -46,16 +48,21 @@ class _RealTape(Tape):
         return len(self.saved) - 1
 
 
-def differentiate(
-    parent: Tape,
-    segment: Segment,
-    edges: Sequence[Edge | None],
-    saved: Sequence[torch.Tensor],
-    tangents: Sequence[torch.Tensor | None],
-    needed: Sequence[bool],
-    autocast: Autocast,
-) -> Grads:
-    """See the module's docstring. ``edges``: where on the tape each of ``saved`` comes from, for those with history."""
+def run_on_real_tensors(tape: Tape, call: BackwardCall) -> Grads:
+    """See the module's docstring."""
+    segment, given = call.segment, dict(zip(call.segment.saved, call.saved, strict=True))
+    unpack = lambda index: given.get(index, tape.saved[index].fake)
+    with tape.lock, tape.unpacking(unpack), giving_out(tape, segment.nodes, unpack):
+        return run_nodes(tape, segment, call.tangents, call.needed)
+
+
+def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None], autocast: Autocast) -> Grads:
+    """See the module's docstring.
+
+    ``edges``: where on the tape each saved tensor comes from, for those with history. ``autocast``: what the live nodes run
+    under.
+    """
+    segment, saved, tangents = call.segment, call.saved, call.tangents
     tape = _RealTape(parent)
     stand_ins = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in tangents]
     primals: list[torch.Tensor] = []
@@ -71,7 +78,7 @@ def differentiate(
     unpack = lambda index: by_index.get(index, _NOTHING)
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
         with tape.packing():
-            grads = run_nodes(parent, segment, stand_ins, needed, create_graph=True)
+            grads = run_nodes(parent, segment, stand_ins, call.needed, create_graph=True)
     _share_casts(tape, grads, primals)
     return _LiveRegion(tape, grads, autocast).attach(primals)
 
@@ -165,24 +172,15 @@ class _LiveBackwards:
     def __init__(self, tape: _RealTape, edges: list[Edge | None], autocast: Autocast) -> None:
         self.tape, self.edges, self.autocast = tape, edges, autocast
 
-    def grads(
-        self,
-        segment: Segment,
-        sizes: Any,
-        saved: Sequence[torch.Tensor],
-        tangents: Sequence[torch.Tensor | None],
-        needed: Sequence[bool],
-        is_repacked: bool,
-        owned: Sequence[int],
-    ) -> Grads:
+    def grads(self, call: BackwardCall) -> Grads:
         """As ``BackwardCache.grads``."""
+        segment = call.segment
         with self.autocast():
             if torch.is_grad_enabled():
-                edges = [self.edges[index] for index in segment.saved]
-                return differentiate(self.tape, segment, edges, saved, tangents, needed, self.autocast)
-            by_index = dict(zip(segment.saved, saved, strict=True))
+                return differentiate(self.tape, call, [self.edges[index] for index in segment.saved], self.autocast)
+            by_index = dict(zip(segment.saved, call.saved, strict=True))
             with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, _NOTHING)):
-                return run_nodes(self.tape, segment, tangents, needed)
+                return run_nodes(self.tape, segment, call.tangents, call.needed)
 
 
 def _history(tensor: torch.Tensor) -> Edge | None:

@@ -16,8 +16,10 @@ Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 class Settings:
     """What the user chose for a region when it was compiled.
 
-    ``backward_autocast`` is the autocast that backward runs under, or None for whatever is ambient then.
+    ``backward_autocast`` is the autocast that backward runs under, or None for whatever is ambient then. Under ``fullgraph``
+    a backward that would run eagerly raises.
     """
 
     lower: Lower
     backward_autocast: AutocastState | None = None
+    fullgraph: bool = False

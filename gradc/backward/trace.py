@@ -1,36 +1,30 @@
-"""Differentiate one segment: trace its backward for the state it runs in, or run its tape nodes as they are.
+"""Trace the backward of one segment for one key: its tape nodes run on fake tensors, and every call they make is recorded.
 
-    trace_backward: (Tape, Segment, BackwardKey) -> Backward      a Program, and which saved tensors it takes
-    run_nodes:      (Tape, Segment, tangents, saved, needed) -> grads, one per exit
-
-Both hand the segment's tape nodes to torch's own engine and read, behind each node, the gradient that leaves along each
-exit; the engine's own sums are not used, since the live engine makes them again in eager's order.
+trace_backward: (Tape, Segment, BackwardKey) -> Backward      a Program, and which saved tensors it takes
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from gradc.ambient import Ambient, autocast_set_to
+from gradc.ambient import autocast_set_to
 from gradc.analysis.segments import Segment
 from gradc.backward import formulas
+from gradc.backward.key import BackwardKey
+from gradc.backward.run_nodes import run_nodes
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import Recorder
-from gradc.tape.ctx_state import is_python, watching
+from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
-from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private import current_autograd_node, engine_grad, is_fake
-
-Grads = list[torch.Tensor | None]
+from gradc.tape.tape import Node, Tape
+from gradc.torch_private import current_autograd_node, is_fake
 
 # Nodes whose C++ formula takes another path for tensors that are "like a subclass", as fake tensors are, with other last
 # bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
@@ -51,25 +45,6 @@ _ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {
     "ProdBackward1",
     "CumprodBackward0",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class BackwardKey:
-    """Everything that can change what a segment's backward does, besides the values of tensors.
-
-    Attributes:
-        ambient: autocast and the global modes in which it runs.
-        tangents: layout of each incoming gradient; None for one that is not defined.
-        needed: for each exit, whether its gradient is wanted.
-        adds_up: the first of the exits to one primal brings the sum of their gradients, in the engine's order.
-        owned: positions of gradients that the engine would write a sum over, where it tells: nobody else holds them.
-    """
-
-    ambient: Ambient
-    tangents: tuple[TensorMeta | None, ...]
-    needed: tuple[bool, ...]
-    adds_up: bool = False
-    owned: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,44 +71,66 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
     """
     refuse_other_formulas(tape, segment, create_graph=False)
-    used: list[int] = []
-    number_of = {index: number for number, index in enumerate(segment.saved)}
     with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
         recorder = Recorder(name, place=lambda: _place(tape))
         recorder.lift = functools.partial(lift, recorder)
-        tangents = [None if meta is None else fake_tangent(tape, meta) for meta in key.tangents]
-        for position, tangent in enumerate(tangents):
-            if tangent is not None:
-                slot = recorder.add_input(tangent, "tangent", entry_label(tape, segment, position))
-                if position in key.owned:
-                    recorder.owned.add(slot)
-        placeholders = {index: tape.saved[index].fake.detach() for index in segment.saved if index not in segment.kept}
-        num_tangents = len(recorder.inputs)
-        for index in sorted(segment.kept):
-            used.append(number_of[index])
-            recorder.add_input(tape.saved[index].fake, saved_name(tape, index), "kept")
-
-        def unpack(index: int) -> torch.Tensor:
-            placeholder = placeholders.get(index)
-            if placeholder is None:
-                return tape.saved[index].fake  # a node beyond the exits, which the engine visits for nothing
-            if recorder.slot_of(placeholder) is None:
-                used.append(number_of[index])
-                recorder.add_input(placeholder, saved_name(tape, index), "saved")
-            return placeholder
-
-        with watching(tape, segment.nodes), recorder, tape.unpacking(unpack):
+        inputs = _Inputs(tape, segment, recorder)
+        tangents = [inputs.add_tangent(position, meta, key) for position, meta in enumerate(key.tangents)]
+        inputs.add_kept()
+        with watching(tape, segment.nodes), recorder, tape.unpacking(inputs.unpack):
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
-        for symbol in tape.recorder.symbols:
-            slot = recorder.add_input(0, str(symbol), "size")
-            recorder.symbols[symbol] = ("int", recorder.inputs.index(slot), 0)
+        inputs.add_symbols()
         program = recorder.program(grads)
-    assert num_tangents + len(used) + len(tape.recorder.symbols) == len(program.inputs)
     program = refuse_phantoms(drop_dead(program, is_backward=True))
     if key.adds_up:
         program = add_up(program, segment.shared)
     program = add_in_place(program)
-    return Backward(program, tuple(used), *_released(segment, key), _telling_views(program))
+    return Backward(program, tuple(inputs.used), *_released(segment, key), _telling_views(program))
+
+
+class _Inputs:
+    """The inputs of a backward's Program, added as tracing meets them: tangents, saved tensors that are read, symbols.
+
+    ``used`` are the positions of those saved tensors in ``Segment.saved``.
+    """
+
+    def __init__(self, tape: Tape, segment: Segment, recorder: Recorder) -> None:
+        self.tape, self.segment, self.recorder = tape, segment, recorder
+        self.used: list[int] = []
+        self._number_of = {index: number for number, index in enumerate(segment.saved)}
+        self._placeholders = {i: tape.saved[i].fake.detach() for i in segment.saved if i not in segment.kept}
+
+    def add_tangent(self, position: int, meta: TensorMeta | None, key: BackwardKey) -> torch.Tensor | None:
+        if meta is None:
+            return None
+        tangent = fake_tangent(self.tape, meta)
+        slot = self.recorder.add_input(tangent, "tangent", entry_label(self.tape, self.segment, position))
+        if position in key.stealable:
+            self.recorder.owned.add(slot)
+        return tangent
+
+    def add_kept(self) -> None:
+        """What the code of custom ops keeps, which nobody unpacks."""
+        for index in sorted(self.segment.kept):
+            self._add_saved(index, self.tape.saved[index].fake, "kept")
+
+    def unpack(self, index: int) -> torch.Tensor:
+        """The saved tensor that a node asks for."""
+        placeholder = self._placeholders.get(index)
+        if placeholder is None:
+            return self.tape.saved[index].fake  # a node beyond the exits, which the engine visits for nothing
+        if self.recorder.slot_of(placeholder) is None:
+            self._add_saved(index, placeholder, "saved")
+        return placeholder
+
+    def add_symbols(self) -> None:
+        for symbol in self.tape.recorder.symbols:
+            self.recorder.symbols[symbol] = ("int", len(self.recorder.inputs), 0)
+            self.recorder.add_input(0, str(symbol), "size")
+
+    def _add_saved(self, index: int, tensor: torch.Tensor, label: str) -> None:
+        self.used.append(self._number_of[index])
+        self.recorder.add_input(tensor, saved_name(self.tape, index), label)
 
 
 def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> None:
@@ -148,80 +145,6 @@ def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> N
 
 def _is_complex(node: Node) -> bool:
     return any(meta is not None and meta.dtype.is_complex for meta in node._input_metadata)
-
-
-def run_nodes(
-    tape: Tape,
-    segment: Segment,
-    tangents: Sequence[torch.Tensor | None],
-    needed: Sequence[bool],
-    create_graph: bool = False,
-    recorder: Recorder | None = None,
-) -> Grads:
-    """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
-
-    Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was. If there are tangents
-    beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
-    ``recorder`` is given where the tensors are fake and it listens: then nodes run by formulas.FORMULAS where these are known.
-    """
-    found: dict[tuple[Node, int], torch.Tensor | None] = {}
-    targets: dict[Edge, None] = {}
-    for exit_, is_needed in zip(segment.exits, needed, strict=True):
-        if is_needed:
-            targets[exit_.source.next_functions[exit_.position]] = None
-    is_joined = len(tangents) > len(segment.entries)
-    inlets = segment.inlets(len(tangents))
-    starts = [(edge, tangent) for edge, tangent in zip(inlets, tangents, strict=False) if tangent is not None]
-    silent = _unreached_entries(tape, segment, tangents)
-    if not targets or not (starts or silent):
-        return [None] * len(segment.exits)
-
-    def read(node: Node) -> Callable[..., None]:
-        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            for position, grad in enumerate(grad_inputs):
-                found[node, position] = grad
-
-        return hook
-
-    with contextlib.ExitStack() as stack:
-        if recorder is not None:
-            stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
-            if not create_graph:
-                stack.enter_context(_telling_sums(recorder, segment.nodes))
-        for source in {exit_.source for exit_ in segment.exits}:
-            stack.callback(source.register_hook(read(source)).remove)
-        inside = set(segment.nodes)
-        for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
-            stack.callback(node.register_prehook(_undefine).remove)
-        for node in segment.python_behind if tape.has_custom_ops else ():
-            stack.enter_context(_silenced(node))
-        begun = (*starts, *silent)
-        sums = engine_grad([edge for edge, _ in begun], list(targets), [tangent for _, tangent in begun], create_graph)
-    if is_joined:
-        first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
-        return [first.get(position) for position in range(len(segment.exits))]
-    return [
-        found.get((exit_.source, exit_.position)) if is_needed else None
-        for exit_, is_needed in zip(segment.exits, needed, strict=True)
-    ]
-
-
-@contextlib.contextmanager
-def _telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
-    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
-
-    def begin(grads: Any) -> None:
-        recorder.adds_up = False
-
-    def end(made: Any, grads: Any) -> None:
-        recorder.adds_up = True
-
-    with contextlib.ExitStack() as stack:
-        for node in nodes:
-            stack.callback(node.register_prehook(begin).remove)
-            stack.callback(node.register_hook(end).remove)
-        yield
-        recorder.adds_up = False
 
 
 def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:
@@ -272,50 +195,6 @@ def entry_label(tape: Tape, segment: Segment, position: int) -> str:
 
 def saved_name(tape: Tape, index: int) -> str:
     return tape.recorder.slots[tape.saved[index].slot].name
-
-
-def _undefine(grad_outputs: Any) -> tuple[None, ...]:
-    """A pre-hook: the node gets no gradient, so it and what lies behind it do nothing."""
-    return (None,) * len(grad_outputs)
-
-
-@contextlib.contextmanager
-def _silenced(node: Node) -> Iterator[None]:
-    """The node of a custom op sends nothing on. Visited for nothing, it would turn undefined gradients into zeros."""
-    node.apply = lambda *_: (None,) * len(node.needs_input_grad)
-    try:
-        yield
-    finally:
-        del node.apply
-
-
-def _is_leaf(node: Node) -> bool:
-    return type(node).__name__ == "AccumulateGrad"
-
-
-def _unreached_entries(
-    tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None]
-) -> list[tuple[Any, torch.Tensor]]:
-    """Entries whose nodes eager runs on undefined gradients alone, with a stand-in gradient that a pre-hook removes.
-
-    Matters only for a Python autograd.Function, which may turn an undefined gradient into zeros.
-    """
-    if not any(map(is_python, segment.nodes)):
-        return []
-    inside = set(segment.nodes)
-    reached: set[Node] = set()
-    stack = [edge[0] for edge, tangent in zip(segment.entries, tangents, strict=False) if tangent is not None]
-    while stack:
-        node = stack.pop()
-        if node not in reached and node in inside:
-            reached.add(node)
-            stack += [target for target, _ in node.next_functions]
-    silent = []
-    for position, edge in enumerate(segment.entries[: segment.num_tangents]):
-        if edge[0] not in reached and tangents[position] is None:
-            meta = edge[0]._input_metadata[edge[1]]
-            silent.append((edge, torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)))
-    return silent
 
 
 def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:

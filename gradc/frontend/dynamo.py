@@ -93,7 +93,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     context = tracing_context()
     fake_mode = context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
     examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
-    settings = Settings(lookup_backend(options.backend), _backward_autocast())
+    settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
     try:
         tape = record(runner_of(graph), examples, names, fake_mode, "forward")
         if tape.symints:

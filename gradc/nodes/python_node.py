@@ -16,6 +16,7 @@ import torch
 from gradc.analysis.segments import Segment
 from gradc.ir.passes import is_odd
 from gradc.ir.recorder import tensor_meta
+from gradc.nodes.backward_call import BackwardCall
 from gradc.torch_private import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
 
 _BACKWARD_TWICE = (
@@ -49,14 +50,15 @@ class SegmentFunction(torch.autograd.Function):
         saved = [ctx.kept[index] if index in ctx.kept else next(unpacked) for index in segment.saved]
         ctx.is_spent = ctx.is_spent or not is_graph_kept()
         needed = [node is not None and will_engine_execute(node) for node, _ in ctx.next_functions]
-        grads = ctx.backwards.grads(segment, ctx.sizes, saved, tangents, needed, ctx.is_repacked, _written_over(tangents))
-        return None, None, *grads
+        stealable = _stealable(tangents)
+        call = BackwardCall(segment, ctx.sizes, saved, tangents, needed, ctx.is_repacked, stealable)
+        return None, None, *ctx.backwards.grads(call)
 
 
-def _written_over(tangents: tuple[torch.Tensor | None, ...]) -> list[int]:
-    """What ``BackwardKey.owned`` says. What only Python holds passes for not held; the native node can tell."""
-    return [
+def _stealable(tangents: tuple[torch.Tensor | None, ...]) -> tuple[int, ...]:
+    """What ``BackwardCall.stealable`` says. What only Python holds passes for not held; the native node can tell."""
+    return tuple(
         position
         for position, tangent in enumerate(tangents)
         if tangent is not None and is_odd(tensor_meta(tangent)) and use_count(tangent) == 1 and not is_view(tangent)
-    ]
+    )

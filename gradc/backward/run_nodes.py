@@ -1,0 +1,140 @@
+"""Run the tape nodes of a segment in torch's engine, on whatever tensors they are given: fake ones to trace, real ones live.
+
+    run_nodes: (Tape, Segment, tangents, needed) -> one gradient or None per exit
+
+The gradients are read off the exits, one by one; the engine's own sums are not used, since the live engine makes them again in
+eager's order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gradc.analysis.segments import Segment
+from gradc.backward import formulas
+from gradc.ir.recorder import Recorder
+from gradc.tape.ctx_state import is_python
+from gradc.tape.tape import Edge, Node, Tape
+from gradc.torch_private import engine_grad
+
+Grads = list[torch.Tensor | None]
+
+
+def run_nodes(
+    tape: Tape,
+    segment: Segment,
+    tangents: Sequence[torch.Tensor | None],
+    needed: Sequence[bool],
+    create_graph: bool = False,
+    recorder: Recorder | None = None,
+) -> Grads:
+    """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
+
+    Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was. If there are tangents
+    beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
+    ``recorder`` is given where the tensors are fake and it listens: then nodes run by formulas.FORMULAS where these are known.
+    """
+    found: dict[tuple[Node, int], torch.Tensor | None] = {}
+    targets: dict[Edge, None] = {}
+    for exit_, is_needed in zip(segment.exits, needed, strict=True):
+        if is_needed:
+            targets[exit_.source.next_functions[exit_.position]] = None
+    is_joined = len(tangents) > len(segment.entries)
+    inlets = segment.inlets(len(tangents))
+    starts = [(edge, tangent) for edge, tangent in zip(inlets, tangents, strict=False) if tangent is not None]
+    silent = _unreached_entries(tape, segment, tangents)
+    if not targets or not (starts or silent):
+        return [None] * len(segment.exits)
+
+    def read(node: Node) -> Callable[..., None]:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            for position, grad in enumerate(grad_inputs):
+                found[node, position] = grad
+
+        return hook
+
+    with contextlib.ExitStack() as stack:
+        if recorder is not None:
+            stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
+            if not create_graph:
+                stack.enter_context(_telling_sums(recorder, segment.nodes))
+        for source in {exit_.source for exit_ in segment.exits}:
+            stack.callback(source.register_hook(read(source)).remove)
+        inside = set(segment.nodes)
+        for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
+            stack.callback(node.register_prehook(_undefine).remove)
+        for node in segment.python_behind if tape.has_custom_ops else ():
+            stack.enter_context(_silenced(node))
+        begun = (*starts, *silent)
+        sums = engine_grad([edge for edge, _ in begun], list(targets), [tangent for _, tangent in begun], create_graph)
+    if is_joined:
+        first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
+        return [first.get(position) for position in range(len(segment.exits))]
+    return [
+        found.get((exit_.source, exit_.position)) if is_needed else None
+        for exit_, is_needed in zip(segment.exits, needed, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
+    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
+
+    def begin(grads: Any) -> None:
+        recorder.adds_up = False
+
+    def end(made: Any, grads: Any) -> None:
+        recorder.adds_up = True
+
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.register_prehook(begin).remove)
+            stack.callback(node.register_hook(end).remove)
+        yield
+        recorder.adds_up = False
+
+
+def _undefine(grad_outputs: Any) -> tuple[None, ...]:
+    """A pre-hook: the node gets no gradient, so it and what lies behind it do nothing."""
+    return (None,) * len(grad_outputs)
+
+
+@contextlib.contextmanager
+def _silenced(node: Node) -> Iterator[None]:
+    """The node of a custom op sends nothing on. Visited for nothing, it would turn undefined gradients into zeros."""
+    node.apply = lambda *_: (None,) * len(node.needs_input_grad)
+    try:
+        yield
+    finally:
+        del node.apply
+
+
+def _is_leaf(node: Node) -> bool:
+    return type(node).__name__ == "AccumulateGrad"
+
+
+def _unreached_entries(tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None]) -> list[tuple[Any, torch.Tensor]]:
+    """Entries whose nodes eager runs on undefined gradients alone, with a stand-in gradient that a pre-hook removes.
+
+    Matters only for a Python autograd.Function, which may turn an undefined gradient into zeros.
+    """
+    if not any(map(is_python, segment.nodes)):
+        return []
+    inside = set(segment.nodes)
+    reached: set[Node] = set()
+    stack = [edge[0] for edge, tangent in zip(segment.entries, tangents, strict=False) if tangent is not None]
+    while stack:
+        node = stack.pop()
+        if node not in reached and node in inside:
+            reached.add(node)
+            stack += [target for target, _ in node.next_functions]
+    silent = []
+    for position, edge in enumerate(segment.entries[: segment.num_tangents]):
+        if edge[0] not in reached and tangents[position] is None:
+            meta = edge[0]._input_metadata[edge[1]]
+            silent.append((edge, torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)))
+    return silent
