@@ -1,13 +1,13 @@
 """What compiled autograd says in the logs ``compiled_autograd`` and ``compiled_autograd_verbose``.
 
-miss: Walk -> None          why no recording fits: the closest earlier graph, and the first difference
-captured: graph -> None     the captured graph, as code
+    miss: Walk -> None          why no recording fits: the closest earlier graph, and the first difference
+    captured: graph -> None     the captured graph, as code
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,20 @@ from gradc.ir.program import SHORT_DTYPE
 from gradc.journal import is_heard, is_logged, log
 from gradc.walk.origins import HOW_TO_KNOW, line_of
 
-Shapes = tuple[int, ...]
-Layout = tuple[torch.dtype, Shapes, Shapes]  # dtype, sizes and strides of a tensor
-_KEPT = 64
+Sizes = tuple[int, ...]
+_CAPACITY = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A tensor that a node saved, as far as it matters."""
+
+    dtype: torch.dtype
+    shape: Sizes
+    stride: Sizes
+
+    def __str__(self) -> str:
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}{list(self.shape)}{list(self.stride)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +38,10 @@ class Seen:
 
     name: str
     edges: tuple[int, ...] = ()
-    sizes: Shapes = ()
+    sizes: Sizes = ()
     key: bytes = b""
-    tensors: tuple[Layout, ...] = ()
-    is_live: bool = False
+    tensors: tuple[Held, ...] = ()
+    is_opaque: bool = False
     is_leaf: bool = False
 
     @property
@@ -43,7 +54,7 @@ class Graph:
     """A graph that missed: the root and its nodes. ``number`` counts from 0."""
 
     number: int
-    nodes: list[Seen]
+    nodes: tuple[Seen, ...]
 
 
 _earlier: list[Graph] = []
@@ -57,13 +68,13 @@ def reset() -> None:
 def miss(walk: Any, is_static: bool = False) -> None:
     """Log why no recording fits, and remember this graph for the next miss."""
     root = Seen("torch::autograd::GraphRoot", (), tuple(walk.root_sizes()), walk.root_key())
-    graph = Graph(_earlier[-1].number + 1 if _earlier else 0, [root, *(_seen(walk, n) for n in range(walk.num_nodes))])
+    graph = Graph(_earlier[-1].number + 1 if _earlier else 0, (root, *(_seen(walk, n) for n in range(walk.num_nodes))))
     if is_heard("compiled_autograd_verbose") or is_heard("recompiles"):
         for reason in _reasons(graph.nodes, is_static, lambda number: line_of(walk, number - 1) if number else ""):
             log("compiled_autograd_verbose", reason)
             log("recompiles", reason)
     _earlier.append(graph)
-    del _earlier[:-_KEPT]
+    del _earlier[:-_CAPACITY]
 
 
 def _seen(walk: Any, node: int) -> Seen:
@@ -72,7 +83,7 @@ def _seen(walk: Any, node: int) -> Seen:
         tuple(walk.edges(node)),
         tuple(walk.node_sizes(node)),
         walk.key_of(node),
-        tuple((tensor.dtype, tensor.shape, tensor.stride()) for tensor in walk.held(node)),
+        tuple(Held(tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in walk.held(node)),
         walk.is_opaque(node),
         walk.is_leaf(node),
     )
@@ -98,9 +109,9 @@ def _code(graph: Any) -> str:
     return graph.print_readable(print_output=False, include_stride=True, include_device=True)
 
 
-def _reasons(nodes: list[Seen], is_static: bool, line_of: Callable[[int], str]) -> Iterator[str]:
+def _reasons(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], str]) -> Iterator[str]:
     """Compare with the closest earlier graph: shapes that changed, or the first node that is new."""
-    closest = max(reversed(_earlier), key=lambda earlier: _likeness(earlier.nodes, nodes), default=Graph(-1, []))
+    closest = max(reversed(_earlier), key=lambda earlier: _likeness(earlier.nodes, nodes), default=Graph(-1, ()))
     best = closest.nodes
     alike = len(best) == len(nodes) and all(a.structure == b.structure for a, b in zip(best, nodes))
     number = _num_equal(best, nodes)
@@ -127,7 +138,7 @@ def _reasons(nodes: list[Seen], is_static: bool, line_of: Callable[[int], str]) 
         )
 
 
-def _changed_sizes(best: list[Seen], nodes: list[Seen]) -> Iterator[tuple[str, str]]:
+def _changed_sizes(best: Sequence[Seen], nodes: Sequence[Seen]) -> Iterator[tuple[str, str]]:
     for number, (before, now) in enumerate(zip(best, nodes)):
         for index, (old, new) in enumerate(zip(before.sizes, now.sizes)):
             if old != new:
@@ -142,30 +153,25 @@ def _difference(before: Seen | None, now: Seen) -> str:
         return f"was {before.name}"
     if before.edges != now.edges:
         return "its gradients go to other nodes"
-    if before.is_live != now.is_live:
-        return "runs live now: it has hooks, or saved through hooks" if now.is_live else "ran live: it had hooks"
+    if before.is_opaque != now.is_opaque:
+        return "runs live now: it has hooks, or saved through hooks" if now.is_opaque else "ran live: it had hooks"
     if before.sizes != now.sizes:
         return f"sizes were {list(before.sizes)}, are {list(now.sizes)}"
     if now.is_leaf and len(before.tensors) != len(now.tensors):
         return "its leaf has a .grad now" if len(now.tensors) > len(before.tensors) else "its leaf had a .grad"
     for old, new in zip(before.tensors, now.tensors):
         if old != new:
-            return f"holds {_text(new)}, where it held {_text(old)}"
+            return f"holds {new}, where it held {old}"
     if now.name == "torch::autograd::GraphRoot":
         return "other gradients are asked for, or autocast or another global mode is different"
     return "a constant that it holds, or which gradients are needed, is different"
 
 
-def _text(layout: Layout) -> str:
-    dtype, shape, stride = layout
-    return f"{SHORT_DTYPE.get(dtype, dtype)}{list(shape)}{list(stride)}"
-
-
-def _likeness(earlier: list[Seen], nodes: list[Seen]) -> tuple[int, int]:
+def _likeness(earlier: Sequence[Seen], nodes: Sequence[Seen]) -> tuple[int, int]:
     return _num_equal(earlier, nodes), sum(before == now for before, now in zip(earlier, nodes))
 
 
-def _num_equal(earlier: list[Seen], nodes: list[Seen]) -> int:
+def _num_equal(earlier: Sequence[Seen], nodes: Sequence[Seen]) -> int:
     """How many nodes from the root on are the same in both."""
     for number, (before, now) in enumerate(zip(earlier, nodes)):
         if before != now:

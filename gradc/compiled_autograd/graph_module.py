@@ -10,6 +10,7 @@ Regions that gradc compiled show their own calls: ``aot0_mul`` is ``mul`` of the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import re
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gradc.capture.capture import Boundary, Ran, Report
+from gradc.capture.recording import Boundary, Ran, Report
 from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, map_leaves
 from gradc.torch_private import FakeTensorMode
 from gradc.walk.origins import RegionBackward
@@ -52,6 +53,25 @@ def exec_final_callbacks() -> None:
 
 def build_graph(report: Report) -> torch.fx.GraphModule:
     return _Builder(report).build()
+
+
+_last: Callable[[], torch.fx.GraphModule] | None = None
+
+
+def remember(report: Report) -> None:
+    """Let ``report`` be what ``last_graph`` shows. The graph is built when somebody asks for it."""
+    global _last
+    _last = functools.cache(lambda: build_graph(report))
+
+
+def forget() -> None:
+    global _last
+    _last = None
+
+
+def last_graph() -> torch.fx.GraphModule | None:
+    """The graph captured last, as a GraphModule that can be called: (inputs, sizes, scalars, hooks) -> results."""
+    return None if _last is None else _last()
 
 
 @dataclasses.dataclass
@@ -90,13 +110,13 @@ class _Builder:
             self.add_constants(scope)
         done = 0
         for event in self.report.events:
-            until = event.position if isinstance(event, Boundary) else event.calls[0]
+            until = event.position if isinstance(event, Boundary) else event.calls.start
             self.add_calls(done, until)
             done = until
             match event:
                 case Ran(is_leaf=True):
                     self.add_leaf(event)
-                    done = event.calls[1]
+                    done = event.calls.stop
                 case Boundary():
                     self.add_boundary(event)
         self.add_calls(done, len(program.instructions))

@@ -1,6 +1,7 @@
-"""Cut what was recorded into pieces between boundaries, each a Program of its own, ready to run.
+"""Cut what was recorded into pieces between the nodes that run live, each a Program of its own, ready to run.
 
-    lay_out: Capture -> Layout          positions and slot numbers, which gradc._C.Recording is made from
+    parts_of: Captured -> Parts                  calls and nodes between two boundaries
+    Cutter.piece: Part, slots needed later -> Piece
 
 A piece takes the values that it reads and others made, and returns those that somebody after it needs. Slots of the
 recording number the values that pieces hand each other.
@@ -9,14 +10,14 @@ recording number the values that pieces hand each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import sympy
 import torch
 
 from gradc.backends import Lower
-from gradc.capture.capture import Boundary, Capture, Ran, Term
+from gradc.capture.recording import Captured, Ran
 from gradc.errors import UnsupportedError
 from gradc.executor import Runner
 from gradc.ir.passes import drop_dead
@@ -25,118 +26,97 @@ from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
 _aten = torch.ops.aten
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Piece:
-    """Calls between two boundaries. ``runner`` is None if there are none; ``grads``: (leaf's node, slot of its .grad)."""
+    """Calls between two boundaries. ``runner`` is None if there are none; ``grads``: (leaf's node, slot of its .grad).
+
+    ``symbols`` are those whose values follow the inputs, ``dying`` the inputs that nobody reads later. C++ reads all of it.
+    """
 
     runner: Runner | None
-    inputs: list[int]
-    symbols: list[int]
-    dying: list[int]
-    outputs: list[int]
-    nodes: list[int]
-    grads: list[tuple[int, int]]
-    leaves: list[int]
+    inputs: tuple[int, ...]
+    symbols: tuple[int, ...]
+    dying: tuple[int, ...]
+    outputs: tuple[int, ...]
+    nodes: tuple[int, ...]
+    grads: tuple[tuple[int, int], ...]
+    leaves: tuple[int, ...]
 
 
-@dataclasses.dataclass
-class Layout:
-    num_slots: int
-    inputs: list[int]
-    pieces: list[Piece]
-    boundaries: list[Boundary]
-    results: list[int]
-    terms: list[Term]
-    symbols: list[int]
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What was recorded between two boundaries."""
+
+    instructions: tuple[Instruction, ...]
+    ran: tuple[Ran, ...]
 
 
-def lay_out(
-    capture: Capture,
-    lower: Lower,
-    names: Sequence[sympy.Symbol] = (),
-    terms: Sequence[Term] = (),
-    sources: Sequence[int] = (),
-) -> Layout:
-    """See the module's docstring. ``names``, ``terms`` and ``sources`` are those of a trace with symbolic sizes."""
-    parts, boundaries = _parts(capture), capture.boundaries
-    needed = set(capture.results) - {-1}
-    pieces: list[Piece] = []
-    for number in reversed(range(len(parts))):
-        if number < len(boundaries):
-            _retire(boundaries[number], needed)
-        piece = _piece(capture, parts[number], needed, lower, names)
-        needed |= set(piece.inputs)
-        pieces.append(piece)
-    pieces.reverse()
-    num_slots = len(capture.recorder.slots)
-    return Layout(num_slots, capture.inputs, pieces, boundaries, capture.results, list(terms), list(sources))
-
-
-def whole(capture: Capture) -> Program:
-    """All the calls as one Program, for reports: boundaries are gaps in it."""
-    return capture.recorder.program([])
-
-
-@dataclasses.dataclass
-class _Part:
-    instructions: list[Instruction]
-    ran: list[Ran]
-
-
-def _parts(capture: Capture) -> list[_Part]:
+def parts_of(captured: Captured) -> list[Part]:
+    """One more than there are boundaries."""
     parts, start, ran = [], 0, list[Ran]()
-    instructions = capture.recorder.instructions
-    for event in capture.events:
+    for event in captured.events:
         if isinstance(event, Ran):
             ran.append(event)
             continue
-        parts.append(_Part(instructions[start : event.position], ran))
+        parts.append(Part(captured.instructions[start : event.position], tuple(ran)))
         start, ran = event.position, []
-    return [*parts, _Part(instructions[start:], ran)]
+    return [*parts, Part(captured.instructions[start:], tuple(ran))]
 
 
-def _retire(boundary: Boundary, needed: set[int]) -> None:
-    """Decide which values die at ``boundary``, and add what it needs to ``needed``, which is what comes after it."""
-    inputs, waiting = set(boundary.inputs) - {-1}, boundary.waiting
-    needed -= set(boundary.outputs)
-    boundary.dying = sorted((inputs ^ waiting) - needed)
-    needed |= inputs | waiting
+class Cutter:
+    """Makes pieces of one recording. ``lower`` makes them run; ``names`` are the symbols of a trace for all sizes."""
 
+    def __init__(self, captured: Captured, lower: Lower, names: Sequence[sympy.Symbol]) -> None:
+        self._captured, self._lower, self._names = captured, lower, names
+        made = {out for call in captured.instructions for out in call.outs if out is not None}
+        self._known = made.union(captured.inputs, *(boundary.outputs for boundary in captured.boundaries))
 
-def _piece(capture: Capture, part: _Part, needed: set[int], lower: Lower, names: Sequence[sympy.Symbol]) -> Piece:
-    grads = [(ran.node, ran.grad) for ran in part.ran if ran.grad >= 0]
-    made = {out for call in part.instructions for out in call.outs if out is not None}
-    wanted = list(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
-    program = _steal(drop_dead(_program(capture, part.instructions, wanted), is_backward=True))
-    program = _only_read_inputs(program)
-    _refuse_unknown(capture, program)
-    symbols = _used(program, names)
-    is_empty = not program.instructions and not program.outputs
-    ready = _with_symbols(_renumbered(program), [names[number] for number in symbols])
-    # A value that was made before and is only mutated here is handed on by whoever holds it.
-    return Piece(
-        runner=None if is_empty else lower(ready),
-        inputs=list(program.inputs),
-        symbols=symbols,
-        dying=sorted(set(program.inputs) - needed - set(wanted)),
-        outputs=wanted,
-        nodes=[ran.node for ran in part.ran],
-        grads=grads,
-        leaves=[ran.node for ran in part.ran if ran.is_leaf],
-    )
+    def piece(self, part: Part, needed: Set[int]) -> Piece:
+        """The calls of ``part`` that count. ``needed``: slots that somebody after it reads.
 
+        Raises:
+            UnsupportedError: for a value that only existed while recording.
+        """
+        grads = tuple((ran.node, ran.grad) for ran in part.ran if ran.grad >= 0)
+        made = {out for call in part.instructions for out in call.outs if out is not None}
+        # A value that was made before and is only mutated here is handed on by whoever holds it.
+        wanted = tuple(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
+        program = _steal(drop_dead(self._program(part, wanted), is_backward=True))
+        program = _only_read_inputs(program)
+        self._refuse_unknown(program)
+        symbols = _used(program, self._names)
+        return Piece(
+            runner=self._runner(program, symbols),
+            inputs=program.inputs,
+            symbols=symbols,
+            dying=tuple(sorted(set(program.inputs) - needed - set(wanted))),
+            outputs=wanted,
+            nodes=tuple(ran.node for ran in part.ran),
+            grads=grads,
+            leaves=tuple(ran.node for ran in part.ran if ran.is_leaf),
+        )
 
-def _program(capture: Capture, instructions: Iterable[Instruction], outputs: list[int]) -> Program:
-    """The Program of some of the calls: what it reads and does not make are its inputs."""
-    recorder = capture.recorder
-    return Program(
-        name="compiled_autograd",
-        slots=tuple(recorder.slots),
-        inputs=(),
-        constants=recorder.constants,
-        instructions=tuple(instructions),
-        outputs=tuple(Ref(slot) for slot in outputs),
-    )
+    def _program(self, part: Part, outputs: Sequence[int]) -> Program:
+        """The Program of a part, whose inputs are yet to be found."""
+        return Program(
+            name="compiled_autograd",
+            slots=self._captured.slots,
+            inputs=(),
+            constants=self._captured.constants,
+            instructions=part.instructions,
+            outputs=tuple(Ref(slot) for slot in outputs),
+        )
+
+    def _refuse_unknown(self, program: Program) -> None:
+        """Every input must be a walked tensor, or made by an earlier piece or boundary."""
+        for slot in program.inputs:
+            if slot not in self._known:
+                raise UnsupportedError("value that only the capture had", program.slots[slot].name)
+
+    def _runner(self, program: Program, symbols: Sequence[int]) -> Runner | None:
+        if not program.instructions and not program.outputs:
+            return None
+        return self._lower(_with_symbols(_renumbered(program), [self._names[number] for number in symbols]))
 
 
 def _steal(program: Program) -> Program:
@@ -144,7 +124,7 @@ def _steal(program: Program) -> Program:
     taken = {out.slot for out in program.outputs if isinstance(out, Ref)}
     made = {out for call in program.instructions for out in call.outs if out not in call.reads}
     source: dict[int, int] = {}
-    kept = []
+    left = []
     for call in program.instructions:
         slot = call.outs[0] if call.outs else None
         if call.op is _aten.detach.default and slot in taken and call.args[0].slot in made - taken:
@@ -152,33 +132,20 @@ def _steal(program: Program) -> Program:
             source[slot] = call.args[0].slot
             taken.add(call.args[0].slot)
         else:
-            kept.append(call)
+            left.append(call)
     outputs = tuple(Ref(source.get(out.slot, out.slot)) if isinstance(out, Ref) else out for out in program.outputs)
-    return dataclasses.replace(program, instructions=tuple(kept), outputs=outputs)
+    return dataclasses.replace(program, instructions=tuple(left), outputs=outputs)
 
 
 def _only_read_inputs(program: Program) -> Program:
-    made: set[int] = set(program.constants)
+    """The same, whose inputs are what it reads and does not make."""
+    made: set[int] = set()
     inputs: dict[int, None] = {}
     for call in program.instructions:
         inputs.update((slot, None) for slot in call.reads if slot not in made)
         made.update(out for out in call.outs if out is not None)
     inputs.update((out.slot, None) for out in program.outputs if isinstance(out, Ref) and out.slot not in made)
-    return dataclasses.replace(program, inputs=tuple(inputs))
-
-
-def _refuse_unknown(capture: Capture, program: Program) -> None:
-    """Every input must be a walked tensor, or made by an earlier piece or boundary.
-
-    Raises:
-        UnsupportedError: for a value that only existed while recording.
-    """
-    recorder = capture.recorder
-    known = set(capture.inputs) | {out for call in recorder.instructions for out in call.outs if out is not None}
-    known |= {slot for boundary in capture.boundaries for slot in boundary.outputs}
-    for slot in program.inputs:
-        if slot not in known:
-            raise UnsupportedError("value that only the capture had", recorder.slots[slot].name)
+    return dataclasses.replace(program, inputs=tuple(slot for slot in inputs if slot not in program.constants))
 
 
 def _renumbered(program: Program) -> Program:
@@ -202,14 +169,14 @@ def _renumbered(program: Program) -> Program:
         for call in program.instructions
     )
     outputs = tuple(leaf(out) for out in program.outputs)
-    constants = {number[slot]: tensor for slot, tensor in program.constants.items() if slot in number}
+    constants = {number[slot]: program.constants[slot] for slot in sorted(number) if slot in program.constants}
     slots = tuple(program.slots[slot] for slot in number)
     return Program(program.name, slots, inputs, constants, instructions, outputs)
 
 
-def _used(program: Program, names: Sequence[sympy.Symbol]) -> list[int]:
+def _used(program: Program, names: Sequence[sympy.Symbol]) -> tuple[int, ...]:
     used = {symbol for value in program.syms for symbol in value.expr.free_symbols}
-    return [number for number, name in enumerate(names) if name in used]
+    return tuple(number for number, name in enumerate(names) if name in used)
 
 
 def _with_symbols(program: Program, names: Sequence[sympy.Symbol]) -> Program:

@@ -12,7 +12,7 @@ from torch import nn
 import gradc
 from gradc import compiled_autograd
 from gradc.bits import same_bits
-from gradc.symbolic.generalise import evaluate, fit
+from gradc.symbolic.terms import fit
 from tests.observe import same_with_strides
 
 SIZES = (4, 7, 1, 12, 4, 9, 0, 5)
@@ -233,7 +233,7 @@ def test_fit() -> None:
     points = [[4, 32, 128, 7, 16], [7, 32, 224, 7, 49]]
     found = fit(points)
     assert len(found.sources) == 1
-    assert [[evaluate(term, [point[0]]) for term in found.terms] for point in points] == points
+    assert [[term.at([point[0]]) for term in found.terms] for point in points] == points
 
 
 def test_tracing_leaves_torch_s_compiled_autograd_usable() -> None:

@@ -1,0 +1,133 @@
+"""What was seen while one backward pass ran live: the calls, the nodes that made them, and the state between.
+
+    Captured: all of it, for whoever replays it (replay.spec) or proves it for other sizes (symbolic)
+    Report:   the same for people
+
+Frozen, and without the tensors. Values are numbered slots; -1 is an undefined gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import torch
+
+from gradc.ir.program import Instruction, Program, Slot
+from gradc.walk.origins import RegionBackward
+
+Slots = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Some instructions in a row: from ``start`` to before ``stop``."""
+
+    start: int = 0
+    stop: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """A recorded node. ``grad`` is the slot of a leaf's new ``.grad``, or -1.
+
+    ``calls`` are the instructions it made, ``inputs`` what it was given.
+    """
+
+    node: int
+    is_leaf: bool = False
+    grad: int = -1
+    calls: Span = Span()
+    inputs: Slots = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What a node's result must look like. ``dtype`` is None for an undefined gradient.
+
+    ``head`` holds dtype, device and the like as bytes, ``numbers`` sizes and strides: ints; SymInts while tracing; Terms
+    in a trace for all sizes.
+    """
+
+    head: bytes
+    numbers: tuple[Any, ...]
+    dtype: torch.dtype | None
+
+
+class Waiting(NamedTuple):
+    """A node that has got some of its inputs. A tuple for C++."""
+
+    node: int
+    inputs: Slots
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineState:
+    """The engine just after a node ran: which nodes did, what waits for other inputs, what is ready, and the results so far."""
+
+    done: tuple[int, ...] = ()
+    not_ready: tuple[Waiting, ...] = ()
+    ready: tuple[Waiting, ...] = ()  # in heap order
+    results: Slots = ()
+
+    def slots(self) -> set[int]:
+        """What the rest of the run needs if it has to go on live from here."""
+        waiting = {slot for waiting in (*self.not_ready, *self.ready) for slot in waiting.inputs}
+        return (waiting | set(self.results)) - {-1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundary:
+    """A node that runs live on every later run, too. ``position`` counts the instructions before it.
+
+    ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once.
+    """
+
+    node: int
+    position: int
+    inputs: Slots
+    outputs: Slots
+    expected: tuple[Expected, ...] = ()
+    is_stealable: tuple[bool, ...] = ()
+    after: EngineState = EngineState()
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A capture for people: all calls as one Program, whose inputs are the walked tensors, and where they come from.
+
+    ``variables`` holds the slot of each leaf that was walked, ``hooks`` the kinds of hooks of each node that has any,
+    ``lines`` the user's line of each node, where it is known, ``regions`` what nodes of gradc's ran.
+    """
+
+    program: Program
+    names: list[str]
+    events: tuple[Ran | Boundary, ...]
+    variables: dict[int, int]
+    results: Slots
+    hooks: dict[int, list[str]]
+    lines: dict[int, str]
+    regions: dict[int, RegionBackward]
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """One backward pass, recorded. ``failure`` is why it cannot be replayed, or "".
+
+    ``inputs`` are the slots of the walked tensors; ``twins`` leads from those that are another handle of an earlier one to
+    that one. ``has_offsets``: a call depends on where in their memory the inputs begin.
+    """
+
+    inputs: Slots
+    twins: dict[int, int]
+    slots: tuple[Slot, ...]
+    constants: dict[int, torch.Tensor]
+    instructions: tuple[Instruction, ...]
+    events: tuple[Ran | Boundary, ...]
+    results: Slots
+    has_offsets: bool = False
+    failure: str = ""
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        return tuple(event for event in self.events if isinstance(event, Boundary))

@@ -1,0 +1,126 @@
+"""The way in: every backward pass of torch.autograd comes through here, and is captured and replayed where that is asked for.
+
+    run_backward: what torch gives its engine -> results; NotImplemented: torch's engine has to run this pass
+
+    walk -> key -> find, or prove, or record -> replay
+
+What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable`` and gradc's own tracing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradc import native
+from gradc.ambient import unsupported_mode
+from gradc.compiled_autograd.record import record
+from gradc.compiled_autograd.sessions import session_of
+from gradc.compiled_autograd.settings import present
+from gradc.errors import UnsupportedError
+from gradc.ir.recorder import Recorder
+from gradc.journal import count, fallback
+from gradc.torch_private import dispatch_modes, is_inside_backward
+
+_UNUSED = (
+    "The differentiated Tensor at index {} appears to not have been used in the graph. "
+    "Set allow_unused=True if this is the desired behavior."
+)
+
+
+def run_backward(
+    tensors: Any,
+    grads: Any,
+    keep_graph: bool,
+    create_graph: bool,
+    inputs: Any = (),
+    allow_unreachable: bool = False,
+    accumulate_grad: bool = False,
+) -> Any:
+    """One backward pass, where capturing is on. The arguments are those of torch's ``_engine_run_backward``.
+
+    Raises:
+        FallbackError: under ``fullgraph=True``, if torch's engine has to run it.
+    """
+    setting = present()
+    if _is_own_tracing():
+        return NotImplemented
+    try:
+        _refuse_where_eager_is_needed(create_graph)
+        walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+        session = session_of(setting)
+        recording = session.recording_for(walk)
+    except UnsupportedError as reason:
+        fallback(f"compiled autograd: {reason}", fullgraph=setting.fullgraph)
+        return NotImplemented
+    results = record(session, walk) if recording is None else _replay(walk, recording)
+    return results if accumulate_grad else _requested(results, allow_unreachable)
+
+
+def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_grad: bool) -> Any:
+    """The live graph with its key."""
+    extension: Any = native.extension()
+    try:
+        return extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+    except extension.Unsupported as error:
+        raise UnsupportedError(str(error)) from error
+    except RuntimeError as error:  # a saved tensor was freed, or modified in place: the engine raises where it meets it
+        raise UnsupportedError("saved tensor that cannot be read") from error
+
+
+def _replay(walk: Any, recording: Any) -> Sequence[Any]:
+    extension: Any = native.extension()
+    count("compiled_autograd", "hits")
+    results, gave_up = extension.replay(walk, recording)
+    if gave_up:
+        count("compiled_autograd", "finished live")
+    return results
+
+
+def _requested(results: Sequence[Any], allow_unreachable: bool) -> tuple[Any, ...]:
+    """The results of ``torch.autograd.grad``, and its error for an input that nothing reached."""
+    if not allow_unreachable and any(result is None for result in results):
+        raise RuntimeError(_UNUSED.format([result is None for result in results].index(True)))
+    return tuple(results)
+
+
+# ---- what torch's engine has to run
+
+
+def _is_own_tracing() -> bool:
+    """True for a backward pass that gradc itself records."""
+    return bool(unsupported_mode()) and any(isinstance(active, Recorder) for active in dispatch_modes())
+
+
+def _refuse_where_eager_is_needed(create_graph: bool) -> None:
+    """Raises UnsupportedError if this pass is one that only torch's engine can run."""
+    extension = native.extension()
+    if extension is None or not hasattr(extension, "Walk"):
+        raise UnsupportedError("no extension")
+    if create_graph:
+        raise UnsupportedError("create_graph")
+    if mode := unsupported_mode():
+        raise UnsupportedError(mode)
+    if torch._dynamo.compiled_autograd.compiled_autograd_enabled:
+        raise UnsupportedError("torch's compiled autograd")
+
+
+def install() -> None:
+    """Send every backward pass of torch.autograd through here. Done once; one comparison where not enabled."""
+    original = torch.autograd.graph._engine_run_backward
+    if hasattr(original, "_gradc_original"):
+        return
+
+    @functools.wraps(original)
+    def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_inside_backward():
+            native.before_backward_pass_inside_another()
+        results = run_backward(tensors, *args, **kwargs) if present().is_on else NotImplemented
+        return original(tensors, *args, **kwargs) if results is NotImplemented else results
+
+    entry._gradc_original = original  # type: ignore[attr-defined]
+    torch.autograd.graph._engine_run_backward = entry  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = entry  # type: ignore[assignment]

@@ -1,0 +1,165 @@
+"""What this process has captured, apart for each setting: a backend's pieces serve no other backend.
+
+    session_of: Setting -> Session        Session.recording_for: Walk -> Recording, or None: not captured yet
+
+Everything here is bounded: what was kept first goes first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+from gradc import native
+from gradc.capture.recording import Boundary
+from gradc.compiled_autograd.compilers import lower_with
+from gradc.compiled_autograd.settings import Setting
+from gradc.errors import UnsupportedError
+from gradc.replay.spec import RecordingSpec
+from gradc.symbolic.generalise import General
+
+MAX_SESSIONS = 16
+MAX_RECORDINGS = 64
+MAX_MISSES = 32  # in a row
+MAX_POINTS = 4  # sizes of one structure that are kept
+MAX_REFUSALS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """What two graphs have in common that differ in sizes alone: the walk's key, and the order of its nodes."""
+
+    key: bytes
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, walk: Any) -> Structure:
+        return cls(walk.key, tuple(walk.order))
+
+
+@dataclasses.dataclass(frozen=True)
+class Met:
+    """What captures of one structure left behind: the numbers of the last ones, and the boundaries of the very last.
+
+    ``num_refusals`` counts the traces for all sizes that were of no use.
+    """
+
+    points: tuple[tuple[int, ...], ...]
+    boundaries: tuple[Boundary, ...]
+    num_refusals: int = 0
+
+
+class Bounded(dict[Any, Any]):
+    """A dict of at most ``capacity`` entries: the one that was set first goes."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self._lock = threading.RLock()  # what is dropped may run a backward pass as it dies
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set, as the newest entry."""
+        with self._lock:
+            self.pop(key, None)
+            super().__setitem__(key, value)
+            if len(self) > self.capacity:
+                self.pop(next(iter(self)))
+
+
+class Session:
+    """What has been captured for one setting.
+
+    ``met`` maps a Structure to what is known of its sizes, ``generals`` a recording to the trace for all sizes it is of.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.recordings: Any = _extension().Recordings(MAX_RECORDINGS)
+        self.lower = lower_with(setting.compiler)
+        self.dynamic = setting.dynamic
+        self.met = Bounded(MAX_RECORDINGS)
+        self.generals = Bounded(MAX_RECORDINGS)
+        self._num_misses = 0
+
+    def recording_for(self, walk: Any) -> Any:
+        """The recording that serves the walked graph, as it is or proven for its sizes; None if it must be captured first.
+
+        Raises:
+            UnsupportedError: if it cannot be captured, or capturing has not paid.
+        """
+        recording = self.recordings.find(walk) or self._prove(walk)
+        if recording is None:
+            self._num_misses += 1
+            if self._num_misses > MAX_MISSES:
+                raise UnsupportedError("graph that differs at every step")
+        elif recording.is_live:
+            raise UnsupportedError("graph that cannot be captured")
+        else:
+            self._num_misses = 0
+        return recording
+
+    def _prove(self, walk: Any) -> Any:
+        """The recording that serves these sizes too, though they are new; None if there is none."""
+        recording = self.recordings.find(walk, False)
+        general: General | None = self.generals.get(recording)
+        if general is None:
+            return None
+        values = recording.symbol_values(walk)
+        if not general.is_proven(walk, values):
+            return None
+        self.recordings.prove(recording, values)
+        return recording
+
+    def keep(self, walk: Any, spec: RecordingSpec, offsets: list[int]) -> Any:
+        """Keep, and return, the recording that ``spec`` describes. ``offsets``: of the walked tensors before the capture."""
+        recording = _extension().Recording(walk, spec, offsets if spec.has_offsets else [])
+        self.recordings.keep(recording)
+        return recording
+
+    def keep_general(self, walk: Any, general: General, spec: RecordingSpec, values: list[int], offsets: list[int]) -> None:
+        """Keep a recording for all sizes, proven for those at hand."""
+        recording = self.keep(walk, spec, offsets)
+        self.recordings.prove(recording, values)
+        self.generals[recording] = general
+
+    def keep_uncapturable(self, walk: Any) -> None:
+        """Remember that torch's engine has to run such graphs."""
+        self.recordings.keep(_extension().Recording(walk, None, []))
+
+    def met_of(self, walk: Any) -> Met | None:
+        """What is known of the sizes of this structure."""
+        return self.met.get(Structure.of(walk))
+
+    def note_sizes(self, walk: Any, boundaries: tuple[Boundary, ...]) -> None:
+        """Remember the sizes of this structure, for the next time they differ."""
+        known = self.met_of(walk)
+        points = (*(known.points if known else ()), tuple(walk.numbers))[-MAX_POINTS:]
+        self.met[Structure.of(walk)] = Met(points, boundaries, known.num_refusals if known else 0)
+
+    def note_refusal(self, walk: Any) -> None:
+        """Remember that a trace for all sizes was of no use."""
+        known = self.met_of(walk)
+        if known is not None:
+            self.met[Structure.of(walk)] = dataclasses.replace(known, num_refusals=known.num_refusals + 1)
+
+
+_sessions = Bounded(MAX_SESSIONS)
+
+
+def session_of(setting: Setting) -> Session:
+    """The session of all settings with the same wishes."""
+    session: Session | None = _sessions.get(setting.key)
+    if session is None:
+        session = _sessions[setting.key] = Session(setting)
+    return session
+
+
+def _extension() -> Any:
+    extension = native.extension()
+    assert extension is not None, "checked on the way in"
+    return extension
+
+
+def forget() -> None:
+    """Forget everything captured."""
+    _sessions.clear()
