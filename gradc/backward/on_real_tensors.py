@@ -80,7 +80,7 @@ def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None]
         with tape.packing():
             grads = run_nodes(parent, segment, stand_ins, call.needed, create_graph=True)
     _share_casts(tape, grads, primals)
-    return _LiveRegion(tape, grads, autocast).attach(primals)
+    return _RealRegion(tape, grads, autocast).attach(primals)
 
 
 def _share_casts(tape: _RealTape, grads: Grads, lives: Sequence[torch.Tensor]) -> None:
@@ -109,7 +109,7 @@ def _made(primal: Primal, call: Call) -> torch.Tensor:
         raise RuntimeError(f"a formula of backward would meet two dtypes; weight cast before {error.detail}") from None
 
 
-class _LiveRegion:
+class _RealRegion:
     """What ``Call`` reads of a region, for one whose values are there already."""
 
     def __init__(self, tape: _RealTape, grads: Grads, autocast: Autocast) -> None:
@@ -126,7 +126,7 @@ class _LiveRegion:
             primal = self.primal_of.get(saved.edge)
             known = ("value", self.returned.add(saved.fake, saved.edge)) if primal is None else ("primal", primal)
             self.returned.of_saved[index] = known
-        self.backwards = _LiveBackwards(tape, [saved.edge for saved in tape.saved], autocast)
+        self.backwards = _RealBackwards(tape, [saved.edge for saved in tape.saved], autocast)
 
     def attach(self, primals: list[torch.Tensor]) -> Grads:
         """Build the live nodes. The gradients, as what comes out of them."""
@@ -166,7 +166,7 @@ class _Values:
         return len(self.tensors) - 1
 
 
-class _LiveBackwards:
+class _RealBackwards:
     """The backwards of such a region: its nodes, run as they are. ``edges``: those of the saved tensors, by number."""
 
     def __init__(self, tape: _RealTape, edges: list[Edge | None], autocast: Autocast) -> None:
