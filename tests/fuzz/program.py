@@ -78,7 +78,7 @@ class Program:
         return "\n".join(lines)
 
     def test(self, name: str) -> str:
-        """The program as a test for tests/fuzz/test_found.py."""
+        """The program as a test for one of tests/fuzz/test_found_*.py, which names it after what was wrong."""
         makers = ", ".join(self.inputs.values())
         step = f"{name}_step"
         return f"{self.source(step)}\n\ndef test_{name}():\n    check({step}, {makers}, allow_fallback=True)\n"
