@@ -3,7 +3,9 @@
 #include "executor/csrc/bind.h"
 
 #include "region/csrc/bind.h"
+#include "capture/csrc/bind.h"
 #include "replay/csrc/bind.h"
+#include "walk/csrc/bind.h"
 #include "frontend/csrc/bind.h"
 
 #include <torch/version.h>
@@ -31,6 +33,8 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_ambient(module);
   gradc::bind_executor(module);
   gradc::bind_segments(module);
-  gradc::bind_engine(module);
+  gradc::bind_walk(module);
+  gradc::bind_capture(module);
+  gradc::bind_replay(module);
   gradc::bind_guards(module);
 }

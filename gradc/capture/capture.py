@@ -2,7 +2,7 @@
 
     capture: native Walk -> (results, Captured, Report)
 
-The native LiveRun drives, and tells an Observer. Nodes whose state the walk's key shows are recorded as ATen calls. Every
+The native EngineRun drives, and tells an Observer. Nodes whose state the walk's key shows are recorded as ATen calls. Every
 other node (one with hooks, a Python Function, one that looks at data) is a boundary: it runs live, then and on every later
 run, and cuts the recording into pieces. See Note [Compiled autograd].
 """

@@ -92,7 +92,7 @@ class Session:
             self._num_misses += 1
             if self._num_misses > MAX_MISSES:
                 raise UnsupportedError("graph that differs at every step")
-        elif recording.is_live:
+        elif recording.is_uncapturable:
             raise UnsupportedError("graph that cannot be captured")
         else:
             self._num_misses = 0

@@ -1,15 +1,12 @@
 #include "capture/csrc/engine_run.h"
 
+#include "capture/csrc/run_node.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/CachedTensorUtils.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/ScopeExit.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/torch_dispatch_mode.h>
 
@@ -19,8 +16,6 @@
 namespace gradc {
 
 using torch::autograd::AccumulateGrad;
-using torch::autograd::GraphTask;
-using torch::dynamo::autograd::CompiledNodeArgs;
 
 namespace {
 
@@ -59,114 +54,9 @@ size_t num_among(const variable_list& values, const at::Tensor& tensor, const Of
   });
 }
 
-variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
-  for (const auto& hook : node.post_hooks()) {
-    outputs = (*hook)(outputs, inputs);
-  }
-  return outputs;
-}
-
-// As call_tensor_pre_hooks in torch's engine.cpp.
-variable_list call_tensor_pre_hooks(Node& node, variable_list inputs) {
-  for (const auto& hook : node.tensor_pre_hooks()) {
-    inputs = (*hook)(inputs);
-  }
-  for (const auto& pair : node.retains_grad_hooks()) {
-    inputs = (*pair.second)(inputs);
-  }
-  return inputs;
-}
-
-// One autograd node whose body is ours.
-struct Body : Node {
-  explicit Body(std::function<variable_list()> function) : function_(std::move(function)) {
-    add_input_metadata(token());
-  }
-  static const at::Tensor& token() {
-    static const at::Tensor token = at::zeros({});
-    return token;
-  }
-  variable_list apply(variable_list&& /*inputs*/) override {
-    results = function_();
-    return {};
-  }
-  std::string name() const override {
-    return "gradc::CompiledAutograd";
-  }
-  variable_list results;
-
- private:
-  std::function<variable_list()> function_;
-};
-
 } // namespace
 
-// As call_function in torch's engine.cpp.
-variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
-  auto* segment = dynamic_cast<SegmentNode*>(&node);
-  const variable_list given = segment && !is_owned.empty() ? inputs : variable_list();
-  inputs = call_tensor_pre_hooks(node, std::move(inputs));
-  for (const auto& hook : node.pre_hooks()) {
-    inputs = (*hook)(inputs);
-  }
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (!inputs[i].is_same(given[i])) {
-      is_owned[i] = may_write_over(inputs[i]);
-    }
-  }
-  if (segment) {
-    segment->set_walked(true, std::move(is_owned));
-  }
-  const auto restore = c10::make_scope_exit([segment] {
-    if (segment) {
-      segment->set_walked(false);
-    }
-  });
-  if (!keep_graph) {
-    node.will_release_variables();
-  }
-  const bool has_post_hooks = !node.post_hooks().empty();
-  variable_list outputs;
-  if (has_post_hooks) {
-    variable_list copy = inputs;
-    outputs = node(std::move(copy));
-  } else {
-    outputs = node(std::move(inputs));
-  }
-  torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
-    return "Function " + node.name() + " returned an " + message;
-  });
-  if (has_post_hooks) {
-    return call_post_hooks(node, std::move(outputs), inputs);
-  }
-  return outputs;
-}
-
-variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function) {
-  const auto filled = [&]() {
-    // The nodes ask the graph task which gradients are needed, and hooks whether a node will run.
-    auto& in_graph = const_cast<std::unordered_set<Node*>&>(*torch::autograd::get_current_graph_task_nodes_in_graph());
-    auto& infos = const_cast<std::unordered_map<Node*, GraphTask::ExecInfo>&>(
-        *torch::autograd::get_current_graph_task_exec_info());
-    for (const auto& live : walk.nodes) {
-      in_graph.insert(live.node.get());
-      if (walk.request.is_partial && live.is_run()) {
-        auto& info = infos[live.node.get()];
-        info.needed_ = live.is_needed;
-        if (!live.captures.empty()) {
-          info.captures_ = std::make_unique<std::vector<GraphTask::ExecInfo::Capture>>();
-        }
-      }
-    }
-    return function();
-  };
-  const auto body = c10::make_intrusive<Body>(filled);
-  torch::autograd::Engine::get_default_engine().execute(
-      {Edge(body, 0)}, {Body::token()}, walk.request.keep_graph, false, true, {});
-  return std::move(body->results);
-}
-
-LiveRun::LiveRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
+EngineRun::EngineRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
     : walk_(walk),
       observer_(observer),
       stand_ins_(stand_ins),
@@ -183,7 +73,7 @@ LiveRun::LiveRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
   }
 }
 
-variable_list LiveRun::run() {
+variable_list EngineRun::run() {
   if (!observer_) {
     start();
     return loop();
@@ -205,7 +95,7 @@ variable_list LiveRun::run() {
   }
 }
 
-variable_list LiveRun::as_returned(variable_list results) const {
+variable_list EngineRun::as_returned(variable_list results) const {
   for (auto& result : results) {
     const auto found = returned_.find(result.unsafeGetTensorImpl());
     if (result.defined() && found != returned_.end()) {
@@ -216,7 +106,7 @@ variable_list LiveRun::as_returned(variable_list results) const {
 }
 
 // As the engine: one root is the first task; several hang under a node that sends them.
-void LiveRun::start() {
+void EngineRun::start() {
   const auto& roots = walk_.request.roots;
   auto grads = walk_.request.grads;
   const auto plain = [](const std::string& message) { return message; };
@@ -242,7 +132,7 @@ void LiveRun::start() {
   }
 }
 
-variable_list LiveRun::resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs) {
+variable_list EngineRun::resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs) {
   for (const auto index : state.done) {
     if (index == node) {
       continue; // its edges are followed below
@@ -265,7 +155,7 @@ variable_list LiveRun::resume(const Snapshot<at::Tensor>& state, uint32_t node, 
   return loop();
 }
 
-variable_list LiveRun::loop() {
+variable_list EngineRun::loop() {
   while (!ready_.empty()) {
     std::pop_heap(ready_.begin(), ready_.end());
     Task task = std::move(ready_.back());
@@ -276,7 +166,7 @@ variable_list LiveRun::loop() {
 }
 
 // As Engine::evaluate_function.
-void LiveRun::evaluate(uint32_t node, variable_list inputs) {
+void EngineRun::evaluate(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   done_.push_back(node);
   for (const auto& [position, number] : live.captures) {
@@ -288,7 +178,7 @@ void LiveRun::evaluate(uint32_t node, variable_list inputs) {
   send(node, call(node, std::move(inputs)));
 }
 
-variable_list LiveRun::call(uint32_t node, variable_list inputs) {
+variable_list EngineRun::call(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const bool keep_graph = walk_.request.keep_graph;
   if (!observer_) {
@@ -324,7 +214,7 @@ variable_list LiveRun::call(uint32_t node, variable_list inputs) {
 
 // Runs a node outside the recording. What it returns gets new handles, since a hook may return what it was given: on the
 // next run it may return something else.
-variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
+variable_list EngineRun::call_live(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const variable_list held = inputs;
   std::unordered_map<const void*, size_t> holders;
@@ -389,12 +279,12 @@ variable_list LiveRun::call_live(uint32_t node, variable_list inputs) {
 }
 
 // Whether only the recording and the run hold a tensor, and that once.
-bool LiveRun::is_free(const at::Tensor& tensor) const {
+bool EngineRun::is_free(const at::Tensor& tensor) const {
   return !held_values_.count(original_of(tensor)) && !is_held_elsewhere(tensor, false);
 }
 
 // Whether, but for the recording, each input of a node is held by nobody else, nor its memory.
-std::vector<bool> LiveRun::owned_among(const variable_list& inputs) const {
+std::vector<bool> EngineRun::owned_among(const variable_list& inputs) const {
   std::vector<bool> is_owned;
   for (const auto& input : inputs) {
     const bool is_alone = input.defined() && !input.is_view() && !held_values_.count(original_of(input)) && !is_walked(input) &&
@@ -405,7 +295,7 @@ std::vector<bool> LiveRun::owned_among(const variable_list& inputs) const {
 }
 
 // As AccumulateGrad::apply, with the recording's references left out of account when a gradient may be stolen.
-void LiveRun::accumulate_grad(uint32_t node, variable_list inputs) {
+void EngineRun::accumulate_grad(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   auto& variable = live.accumulate->variable;
   const at::Tensor& new_grad = inputs.at(0);
@@ -429,7 +319,7 @@ void LiveRun::accumulate_grad(uint32_t node, variable_list inputs) {
   observer_->leave(node, {});
 }
 
-void LiveRun::send(uint32_t from, variable_list outputs) {
+void EngineRun::send(uint32_t from, variable_list outputs) {
   const auto& edges = walk_.nodes[from].node->next_edges();
   in_flight_ = &outputs;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -440,7 +330,7 @@ void LiveRun::send(uint32_t from, variable_list outputs) {
   in_flight_ = nullptr;
 }
 
-void LiveRun::receive(const Edge& edge, at::Tensor value) {
+void EngineRun::receive(const Edge& edge, at::Tensor value) {
   const auto node = static_cast<uint32_t>(walk_.index_of(edge.function.get()));
   const bool is_ready = --dependencies_[node] == 0;
   auto& waiting = not_ready_[node];
@@ -459,7 +349,7 @@ void LiveRun::receive(const Edge& edge, at::Tensor value) {
 }
 
 // As InputBuffer::add and accumulate in torch's input_buffer.cpp.
-void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
+void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
   if (!value.defined()) {
     return;
   }
@@ -482,7 +372,7 @@ void LiveRun::add(variable_list& buffer, size_t position, at::Tensor value) {
 }
 
 // Whether nobody but a buffer holds the tensor and its memory. While recording, the recording's own references do not count.
-bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const {
+bool EngineRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const {
   if (!observer_) {
     return may_write_over(tensor, 1 + at::caching::is_cached_tensor(tensor));
   }
@@ -492,7 +382,7 @@ bool LiveRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
 
 // Whether eager adds in place to what a boundary returned, and so leaves strides that a sum would not have, in dimensions of
 // size 1. On another run a hook may keep the tensor: so the recording copies it first.
-bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
+bool EngineRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
   if (!observer_ || stand_ins_ || !owned_values_.count(tensor.unsafeGetTensorImpl()) || !is_plain_buffer(tensor, false) ||
       is_subclass(other, false) || other.layout() != at::kStrided || storage_of(tensor) == storage_of(other) ||
       held_values_.count(original_of(tensor)) || num_waiting(tensor, true) > 1) { // a hook keeps it, or it goes elsewhere, too
@@ -502,7 +392,7 @@ bool LiveRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) c
   return !is_usual && std::any_of(tensor.sizes().begin(), tensor.sizes().end(), [](int64_t size) { return size == 1; });
 }
 
-bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
+bool EngineRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const {
   if (is_walked(tensor) || (by_storage && external_storages_.count(storage_of(tensor)))) {
     return true;
   }
@@ -511,17 +401,17 @@ bool LiveRun::is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const
 }
 
 // What tells the tensor from others: its first handle, if a boundary returned it several times.
-const void* LiveRun::original_of(const at::Tensor& tensor) const {
+const void* EngineRun::original_of(const at::Tensor& tensor) const {
   const auto twin = twins_.find(impl_of(tensor));
   return twin == twins_.end() ? impl_of(tensor) : twin->second;
 }
 
-bool LiveRun::is_walked(const at::Tensor& tensor) const {
+bool EngineRun::is_walked(const at::Tensor& tensor) const {
   return std::any_of(tensors_.begin(), tensors_.end(), [&](const at::Tensor& walked) { return walked.is_same(tensor); });
 }
 
 // How often the tensor, or its memory, is among what waits for nodes to run.
-size_t LiveRun::num_waiting(const at::Tensor& tensor, bool by_storage) const {
+size_t EngineRun::num_waiting(const at::Tensor& tensor, bool by_storage) const {
   const auto of = [&](const at::Tensor& value) { return by_storage ? storage_of(value) : original_of(value); };
   size_t count = num_among(results_, tensor, of);
   for (const auto& task : ready_) {
@@ -533,7 +423,7 @@ size_t LiveRun::num_waiting(const at::Tensor& tensor, bool by_storage) const {
   return in_flight_ ? count + num_among(*in_flight_, tensor, of) : count;
 }
 
-void LiveRun::mark_external(const variable_list& tensors) {
+void EngineRun::mark_external(const variable_list& tensors) {
   for (const auto& tensor : tensors) {
     if (tensor.defined()) {
       external_storages_.insert(storage_of(tensor));
@@ -542,17 +432,17 @@ void LiveRun::mark_external(const variable_list& tensors) {
 }
 
 // What a boundary was given, or has made.
-void LiveRun::mark_live(const variable_list& tensors) {
+void EngineRun::mark_live(const variable_list& tensors) {
   mark_external(tensors);
   std::transform(tensors.begin(), tensors.end(), std::inserter(live_values_, live_values_.end()), impl_of);
 }
 
-void LiveRun::push(uint32_t node, variable_list inputs) {
+void EngineRun::push(uint32_t node, variable_list inputs) {
   ready_.push_back({walk_.nodes[node].node->sequence_nr(), node, std::move(inputs)});
   std::push_heap(ready_.begin(), ready_.end());
 }
 
-Snapshot<at::Tensor> LiveRun::snapshot() const {
+Snapshot<at::Tensor> EngineRun::snapshot() const {
   Snapshot<at::Tensor> state;
   state.done = done_;
   for (uint32_t node = 0; node < not_ready_.size(); ++node) {

@@ -1,58 +1,21 @@
-// Running a walked graph: node by node in the engine's order (while recording, or where a replay gave up), or by replay.
+// Runs a walked graph node by node in the order of torch's engine: while recording, or where a replay gave up.
 //
-// Layout.     LiveRun     the engine's own algorithm over a Walk; tells an Observer of everything that a recording needs
-//             Recording   what a capture left: pieces (Programs) between boundaries (nodes that run live)
-//             StandIns    fake tensors and symbolic sizes that a LiveRun takes in place of the walked ones: a trace
-//             Replay      one run of a Recording over a new Walk with the same key
+// Layout.     EngineRun   the engine's own algorithm over a Walk; tells an Observer of everything that a recording needs
+//             StandIns    fake tensors and symbolic sizes that an EngineRun takes in place of the walked ones: a trace
 //
-//             piece 0 -> boundary 0 -> piece 1 -> boundary 1 -> ... -> last piece
-//
-// Boundaries. A boundary runs a live node with its own hooks. What it returns must look as it did when recorded, and must
-//             have left gradients, hooks and saved tensors of the rest alone; otherwise LiveRun goes on from the snapshot.
+// Boundaries. A node that a recording cannot stand for runs as it is, with its own hooks, then and on every replay.
 // The GIL.    Not held, but by an Observer and where a hook takes it.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "capture/csrc/observer.h"
 #include "walk/csrc/walk.h"
 
-#include <functional>
-#include <memory>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 namespace gradc {
-
-// The state of the engine just after a node ran: which nodes did, and what waits. Values are tensors, or slots.
-template <typename Value>
-struct Waiting {
-  uint32_t node;
-  std::vector<Value> inputs;
-};
-template <typename Value>
-struct Snapshot {
-  std::vector<uint32_t> done;
-  std::vector<Waiting<Value>> not_ready;
-  std::vector<Waiting<Value>> ready; // in heap order
-  std::vector<Value> results;
-};
-
-// What a capture needs to know. Called with the GIL released.
-class Observer {
- public:
-  virtual ~Observer() = default;
-  virtual void begin() = 0;
-  virtual void end() = 0;
-  virtual void enter(uint32_t node, const variable_list& inputs) = 0;
-  // True if the node must run live on a hit, though it was recorded.
-  virtual bool leave(uint32_t node, const variable_list& outputs) = 0;
-  // `is_owned`: of each input, whether only the node holds it; empty in a trace.
-  virtual void boundary(
-      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& is_owned) = 0;
-  virtual void snapshot(Snapshot<at::Tensor> state) = 0;
-  virtual void accumulated(uint32_t node, const at::Tensor& grad) = 0;
-};
 
 // What a trace uses in place of what was walked: tensors in the order of Walk::tensors, numbers in that of Walk::numbers,
 // and what each node that cannot be traced returns.
@@ -62,9 +25,9 @@ struct StandIns {
   std::unordered_map<uint32_t, variable_list> boundaries;
 };
 
-class LiveRun {
+class EngineRun {
  public:
-  explicit LiveRun(Walk& walk, Observer* observer = nullptr, const StandIns* stand_ins = nullptr);
+  explicit EngineRun(Walk& walk, Observer* observer = nullptr, const StandIns* stand_ins = nullptr);
   variable_list run();
   // The results as eager gives them: a boundary's outputs, where it returned one tensor several times, are one.
   variable_list as_returned(variable_list results) const;
@@ -123,74 +86,7 @@ class LiveRun {
   std::unordered_set<const void*> live_values_; // made by boundaries or given to them: only a run knows who holds them
 };
 
-// Runs one node as the engine does, hooks included, and validates what it returns. `is_owned`: of each input, whether nobody
-// else is taken to hold it; empty: as it is.
-variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned = {});
-
-// Runs `function` as the body of a backward pass of torch's engine: with a graph task, final callbacks and its errors.
-variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function);
-
 // Runs a generated node's own formula on stand-ins for what it saved: on fake tensors, with symbolic sizes.
 variable_list apply_to(Walk& walk, uint32_t node, const StandIns& stand_ins, const variable_list& inputs);
-
-// coefficient * the product of some symbols: what a recording says of a number.
-struct Term {
-  int64_t coefficient = 0;
-  std::vector<uint32_t> symbols;
-  int64_t at(const Numbers& values) const {
-    int64_t value = coefficient;
-    for (const auto symbol : symbols) {
-      value *= values[symbol];
-    }
-    return value;
-  }
-};
-
-struct Piece {
-  std::shared_ptr<Plan> plan;
-  std::function<std::vector<c10::IValue>(std::vector<c10::IValue>)> runner; // where there is no plan
-  std::vector<Index> inputs;
-  std::vector<uint32_t> symbols; // whose values follow the inputs
-  std::vector<Index> dying; // slots that nothing reads later
-  std::vector<Index> outputs;
-  std::vector<uint32_t> nodes;
-  std::vector<std::pair<uint32_t, Index>> grads; // leaf's node -> slot of its new .grad
-  std::vector<uint32_t> leaves; // every leaf's node of the piece, for the check that its .grad is as walked
-};
-
-struct Boundary {
-  uint32_t node = 0;
-  std::vector<Index> inputs; // -1: undefined
-  std::vector<bool> is_owned; // of each input, whether in eager it is the only tensor on its memory and held once
-  std::vector<Index> dying;
-  std::vector<Index> outputs;
-  std::vector<Bytes> metadata;
-  std::vector<std::vector<Term>> numbers;
-  Snapshot<Index> snapshot;
-};
-
-struct Recording {
-  Bytes key;
-  Numbers numbers;
-  std::vector<Term> terms; // what the numbers must be, where the recording has symbols; otherwise empty
-  std::vector<size_t> symbols; // where in the numbers each symbol's value stands
-  std::set<Numbers> proven; // the values of symbols for which the recording is known to hold
-  std::vector<uint32_t> order;
-  std::vector<bool> ties;
-  std::vector<int64_t> offsets; // of the inputs, where a call depends on them; otherwise empty
-  size_t num_slots = 0;
-  std::vector<Index> inputs; // slot of each walked tensor
-  std::vector<Piece> pieces; // one more than boundaries
-  std::vector<Boundary> boundaries;
-  std::vector<Index> results;
-  bool is_live = false; // nothing could be recorded: run by torch's engine
-};
-
-// Whether `recording` replays `walk`. `is_proven` false: it would, if the values of its symbols were proven.
-bool fits(const Walk& walk, const Recording& recording, bool is_proven = true);
-Numbers symbol_values(const Walk& walk, const Recording& recording);
-
-// Replays `recording` over `walk`. `gave_up` is set if LiveRun had to finish.
-variable_list replay(Walk& walk, const Recording& recording, bool& gave_up);
 
 } // namespace gradc

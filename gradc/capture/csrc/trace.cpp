@@ -1,4 +1,4 @@
-// Tracing: LiveRun over fake tensors with symbolic sizes, by torch's own way of swapping what a node saved.
+// Tracing: EngineRun over fake tensors with symbolic sizes, by torch's own way of swapping what a node saved.
 //
 // A generated node's `apply_with_saved` puts stand-ins where it saved tensors and sizes, calls what it takes for a compiler,
 // and puts everything back. Our compiler calls the node itself: the formula runs, as eager runs it, on the stand-ins.
@@ -185,7 +185,7 @@ variable_list apply_to(Walk& walk, uint32_t node, const StandIns& stand_ins, con
   return outputs;
 }
 
-std::vector<std::optional<torch::autograd::InputMetadata>> LiveRun::traced_metadata(const edge_list& edges) const {
+std::vector<std::optional<torch::autograd::InputMetadata>> EngineRun::traced_metadata(const edge_list& edges) const {
   std::vector<std::optional<torch::autograd::InputMetadata>> all;
   for (const auto& edge : edges) {
     if (!edge.is_valid()) {
@@ -201,7 +201,7 @@ std::vector<std::optional<torch::autograd::InputMetadata>> LiveRun::traced_metad
   return all;
 }
 
-variable_list LiveRun::trace(uint32_t node, variable_list inputs) {
+variable_list EngineRun::trace(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const auto boundary = stand_ins_->boundaries.find(node);
   if (boundary != stand_ins_->boundaries.end()) {
@@ -233,7 +233,7 @@ variable_list LiveRun::trace(uint32_t node, variable_list inputs) {
   return outputs;
 }
 
-void LiveRun::trace_accumulate_grad(uint32_t node, variable_list inputs) {
+void EngineRun::trace_accumulate_grad(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const at::Tensor& new_grad = inputs.at(0);
   if (!new_grad.defined()) {

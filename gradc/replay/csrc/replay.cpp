@@ -1,5 +1,7 @@
-#include "capture/csrc/engine_run.h"
+#include "replay/csrc/replay.h"
 
+#include "capture/csrc/engine_run.h"
+#include "capture/csrc/run_node.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <torch/csrc/autograd/variable.h>
@@ -9,18 +11,6 @@
 namespace gradc {
 
 namespace {
-
-bool are_equal(const Numbers& numbers, const std::vector<Term>& terms, const Numbers& symbols) {
-  if (numbers.size() != terms.size()) {
-    return false;
-  }
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] != terms[i].at(symbols)) {
-      return false;
-    }
-  }
-  return true;
-}
 
 class Replay {
  public:
@@ -54,7 +44,7 @@ class Replay {
       auto outputs = run_boundary(boundary);
       if (!is_expected(boundary, outputs) || !is_as_walked(recording_.pieces[i + 1])) {
         gave_up = true;
-        return go_on_live(boundary, std::move(outputs));
+        return go_on(boundary, std::move(outputs));
       }
       for (size_t k = 0; k < outputs.size(); ++k) {
         if (boundary.outputs[k] >= 0) {
@@ -188,7 +178,7 @@ class Replay {
     return result;
   }
 
-  variable_list go_on_live(const Boundary& boundary, variable_list outputs) {
+  variable_list go_on(const Boundary& boundary, variable_list outputs) {
     Snapshot<at::Tensor> state;
     state.done = boundary.snapshot.done;
     state.not_ready = filled(boundary.snapshot.not_ready);
@@ -197,7 +187,7 @@ class Replay {
       state.results.push_back(value(slot));
     }
     values_.clear();
-    return LiveRun(walk_).resume(state, boundary.node, std::move(outputs));
+    return EngineRun(walk_).resume(state, boundary.node, std::move(outputs));
   }
 
   Walk& walk_;
@@ -209,36 +199,6 @@ class Replay {
 };
 
 } // namespace
-
-Numbers symbol_values(const Walk& walk, const Recording& recording) {
-  Numbers values;
-  for (const auto position : recording.symbols) {
-    values.push_back(walk.numbers[position]);
-  }
-  return values;
-}
-
-bool fits(const Walk& walk, const Recording& recording, bool is_proven) {
-  if (!(walk.key == recording.key) || !walk.has_order(recording.order, recording.ties)) {
-    return false;
-  }
-  if (recording.symbols.empty()) {
-    if (walk.numbers != recording.numbers) {
-      return false;
-    }
-  } else {
-    const auto values = symbol_values(walk, recording);
-    if (!are_equal(walk.numbers, recording.terms, values) || (is_proven && !recording.proven.count(values))) {
-      return false;
-    }
-  }
-  for (size_t i = 0; i < recording.offsets.size(); ++i) {
-    if (walk.tensors[i].storage_offset() != recording.offsets[i]) {
-      return false;
-    }
-  }
-  return true;
-}
 
 variable_list replay(Walk& walk, const Recording& recording, bool& gave_up) {
   Replay replay(walk, recording);

@@ -1,8 +1,9 @@
 #include "walk/csrc/walk.h"
 
-#include <c10/util/Type.h>
+#include "walk/csrc/kinds.h"
+#include "walk/csrc/visit.h"
+
 #include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/input_metadata.h>
 #include <torch/csrc/autograd/variable.h>
@@ -15,7 +16,6 @@
 namespace gradc {
 
 using torch::autograd::AccumulateGrad;
-using torch::autograd::CopySlices;
 using torch::dynamo::autograd::AutogradCompilerCall;
 using torch::dynamo::autograd::CompiledNodeArgs;
 using torch::dynamo::autograd::NodeCall;
@@ -32,125 +32,7 @@ constexpr c10::DispatchKeySet beyond_kernels({
     c10::DispatchKey::Functionalize,
 });
 
-// Generated nodes that run live: their formulas take a slower way, with other bits or strides, when a mode records; or (the last) what
-// their kernel returns has other strides than on fake tensors, so that no trace would serve other sizes.
-bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 16> prefixes = {
-      "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr", "MkldnnRnnLayer"};
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
-}
-
 constexpr uint32_t max_edges = 2000;
-
-enum class Kind : uint8_t { opaque, generated, leaf, slices, python };
-
-// `generated` is a node whose whole state `compiled_args` shows: torch generates it from derivatives.yaml.
-Kind find_kind(const Node& node) {
-  if (dynamic_cast<const AccumulateGrad*>(&node)) {
-    return Kind::leaf;
-  }
-  if (dynamic_cast<const CopySlices*>(&node)) {
-    return Kind::slices;
-  }
-  const auto name = c10::demangle(typeid(node).name());
-  const std::string generated = "torch::autograd::generated::";
-  if (name == "torch::autograd::PyNode") {
-    return Kind::python;
-  }
-  const bool is_known = name == "torch::autograd::CopyBackwards" ||
-      (name.rfind(generated, 0) == 0 && !has_other_bits_when_recorded(name.substr(generated.size())));
-  return is_known ? Kind::generated : Kind::opaque;
-}
-
-Kind kind_of(const Node& node) {
-  thread_local PointerMap known;
-  const void* type = &typeid(node);
-  const auto found = known.find(type);
-  return found >= 0 ? static_cast<Kind>(found) : static_cast<Kind>(known.insert(type, static_cast<int32_t>(find_kind(node))).first);
-}
-
-bool is_capturable(const Node& node, Kind kind) {
-  if (kind == Kind::slices) {
-    const auto& slices = static_cast<const CopySlices&>(node);
-    return !slices.view_fn && slices.fn && kind_of(*slices.fn) == Kind::generated;
-  }
-  return kind == Kind::generated;
-}
-
-// What some frequent nodes hold, read without compiled_args, which costs them more than their backward. The order is that
-// of compiled_args. False: something was saved through hooks, and nothing has been added.
-using Visitor = bool (*)(Walk&, LiveNode&);
-
-void add_sizes(Walk& walk, LiveNode& live, const std::vector<c10::SymInt>& sizes) {
-  for (const auto& size : sizes) {
-    walk.numbers.push_back(size.guard_int(__FILE__, __LINE__));
-  }
-  live.num_sizes += sizes.size();
-  append(walk.key, sizes.size());
-}
-
-void add_scalar(Walk& walk, const at::Scalar& scalar) {
-  append(walk.key, scalar.type());
-  if (scalar.isFloatingPoint()) {
-    append(walk.key, scalar.toDouble());
-  } else if (scalar.isComplex()) {
-    append(walk.key, scalar.toComplexDouble());
-  } else {
-    append(walk.key, scalar.toLong());
-  }
-}
-
-bool visit_nothing(Walk& /*walk*/, LiveNode& /*live*/) {
-  return true;
-}
-
-template <typename T>
-bool visit_result(Walk& walk, LiveNode& live) {
-  const auto& node = static_cast<const T&>(*live.node);
-  if (node.result_.has_hooks()) {
-    return false;
-  }
-  walk.add_tensor(node.result_.unpack(live.node));
-  return true;
-}
-
-bool visit_addmm(Walk& walk, LiveNode& live) {
-  const auto& node = static_cast<const torch::autograd::generated::AddmmBackward0&>(*live.node);
-  if (node.mat1_.has_hooks() || node.mat2_.has_hooks()) {
-    return false;
-  }
-  live.sizes = walk.numbers.size();
-  add_scalar(walk, node.alpha);
-  add_scalar(walk, node.beta);
-  walk.add_tensor(node.mat1_.unpack());
-  append(walk.key, node.mat1_layout);
-  add_sizes(walk, live, node.mat1_sym_sizes);
-  add_sizes(walk, live, node.mat1_sym_strides);
-  walk.add_tensor(node.mat2_.unpack());
-  append(walk.key, node.mat2_layout);
-  add_sizes(walk, live, node.mat2_sym_sizes);
-  add_sizes(walk, live, node.mat2_sym_strides);
-  return true;
-}
-
-Visitor visitor_of(const Node& node) {
-  using namespace torch::autograd::generated;
-  const auto& type = typeid(node);
-  if (type == typeid(AddmmBackward0)) {
-    return visit_addmm;
-  }
-  if (type == typeid(TBackward0)) {
-    return visit_nothing;
-  }
-  if (type == typeid(TanhBackward0)) {
-    return visit_result<TanhBackward0>;
-  }
-  if (type == typeid(ReluBackward0)) {
-    return visit_result<ReluBackward0>;
-  }
-  return type == typeid(SigmoidBackward0) ? visit_result<SigmoidBackward0> : nullptr;
-}
 
 uint64_t packed(std::array<int8_t, 8> parts) {
   uint64_t word = 0;

@@ -5,7 +5,7 @@
 //                                                                   tensors what capturable nodes read: inputs of a Program
 //                                                                   key     bytes; numbers: sizes, strides and the like
 //
-// Equality.   Equal keys, numbers and orders mean equal runs. A recording with symbols takes other numbers too (live.h).
+// Equality.   Equal keys, numbers and orders mean equal runs. A recording with symbols takes other numbers too (replay/csrc/recording.h).
 //
 // Capturable. A node that torch generated, without hooks, whose saved tensors have no unpack hooks. Its constants are in the
 //             key through its own `compiled_args`. Every other node is opaque: it runs live, with its own hooks, also on a
@@ -15,13 +15,13 @@
 
 #include "csrc/ambient.h"
 #include "nodes/csrc/accumulate.h"
+#include "walk/csrc/bytes.h"
+#include "walk/csrc/pointer_map.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,98 +33,6 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-// Bytes that grow by appending: a vector of chars would check and move for each number.
-class Bytes {
- public:
-  Bytes() = default;
-  Bytes(const uint8_t* begin, const uint8_t* end) {
-    add(begin, end - begin);
-  }
-  void add(const void* bytes, size_t count) {
-    if (size_ + count > capacity_) {
-      grow(count);
-    }
-    std::memcpy(data_.get() + size_, bytes, count);
-    size_ += count;
-  }
-  void reserve(size_t count) {
-    if (count > capacity_) {
-      grow(count - size_);
-    }
-  }
-  size_t size() const {
-    return size_;
-  }
-  const uint8_t* data() const {
-    return data_.get();
-  }
-  bool operator==(const Bytes& other) const {
-    return size_ == other.size_ && std::memcmp(data(), other.data(), size_) == 0;
-  }
-
- private:
-  void grow(size_t count) {
-    capacity_ = std::max(2 * capacity_, size_ + count);
-    std::unique_ptr<uint8_t[]> larger(new uint8_t[capacity_]);
-    if (size_ > 0) {
-      std::memcpy(larger.get(), data_.get(), size_);
-    }
-    data_ = std::move(larger);
-  }
-
-  std::unique_ptr<uint8_t[]> data_;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
-};
-
-// Pointer -> number, for pointers that are only added. Open addressing: no allocation for each.
-class PointerMap {
- public:
-  // The number of `key`; `next` if it is new.
-  std::pair<int32_t, bool> insert(const void* key, int32_t next) {
-    if (2 * (size_ + 1) > cells_.size()) {
-      grow();
-    }
-    auto& cell = find_cell(key);
-    if (cell.first == key) {
-      return {cell.second, false};
-    }
-    cell = {key, next};
-    ++size_;
-    return {next, true};
-  }
-  int32_t find(const void* key) const {
-    if (cells_.empty()) {
-      return -1;
-    }
-    const auto& cell = const_cast<PointerMap*>(this)->find_cell(key);
-    return cell.first == key ? cell.second : -1;
-  }
-
- private:
-  std::pair<const void*, int32_t>& find_cell(const void* key) {
-    size_t place = (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9e3779b97f4a7c15ULL >> 20;
-    for (;; ++place) {
-      auto& cell = cells_[place & (cells_.size() - 1)];
-      if (cell.first == key || cell.first == nullptr) {
-        return cell;
-      }
-    }
-  }
-  void grow() {
-    std::vector<std::pair<const void*, int32_t>> before(cells_.empty() ? 1024 : 2 * cells_.size(), {nullptr, -1});
-    before.swap(cells_);
-    for (const auto& cell : before) {
-      if (cell.first) {
-        find_cell(cell.first) = cell;
-      }
-    }
-  }
-
-  std::vector<std::pair<const void*, int32_t>> cells_;
-  size_t size_ = 0;
-};
 
 // What `run_backward` was asked. `outputs` are the edges of `inputs=`; empty with `is_partial` false: every leaf.
 struct Request {
@@ -211,10 +119,5 @@ size_t input_numbers(const Walk& walk, const Edge& edge);
 
 // Appends what a kernel can know of a tensor but its data: dtype, device, layout and lazy bits; sizes and strides.
 void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor);
-
-template <typename T>
-void append(Bytes& key, T value) {
-  key.add(&value, sizeof(T));
-}
 
 } // namespace gradc

@@ -1,0 +1,124 @@
+#include "capture/csrc/run_node.h"
+
+#include "nodes/csrc/segment_node.h"
+
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <memory>
+
+namespace gradc {
+
+using torch::autograd::GraphTask;
+
+namespace {
+
+variable_list call_post_hooks(Node& node, variable_list outputs, const variable_list& inputs) {
+  for (const auto& hook : node.post_hooks()) {
+    outputs = (*hook)(outputs, inputs);
+  }
+  return outputs;
+}
+
+// As call_tensor_pre_hooks in torch's engine.cpp.
+variable_list call_tensor_pre_hooks(Node& node, variable_list inputs) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    inputs = (*hook)(inputs);
+  }
+  for (const auto& pair : node.retains_grad_hooks()) {
+    inputs = (*pair.second)(inputs);
+  }
+  return inputs;
+}
+
+// One autograd node whose body is ours.
+struct Body : Node {
+  explicit Body(std::function<variable_list()> function) : function_(std::move(function)) {
+    add_input_metadata(token());
+  }
+  static const at::Tensor& token() {
+    static const at::Tensor token = at::zeros({});
+    return token;
+  }
+  variable_list apply(variable_list&& /*inputs*/) override {
+    results = function_();
+    return {};
+  }
+  std::string name() const override {
+    return "gradc::CompiledAutograd";
+  }
+  variable_list results;
+
+ private:
+  std::function<variable_list()> function_;
+};
+
+} // namespace
+
+// As call_function in torch's engine.cpp.
+variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
+  auto* segment = dynamic_cast<SegmentNode*>(&node);
+  const variable_list given = segment && !is_owned.empty() ? inputs : variable_list();
+  inputs = call_tensor_pre_hooks(node, std::move(inputs));
+  for (const auto& hook : node.pre_hooks()) {
+    inputs = (*hook)(inputs);
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!inputs[i].is_same(given[i])) {
+      is_owned[i] = may_write_over(inputs[i]);
+    }
+  }
+  if (segment) {
+    segment->set_walked(true, std::move(is_owned));
+  }
+  const auto restore = c10::make_scope_exit([segment] {
+    if (segment) {
+      segment->set_walked(false);
+    }
+  });
+  if (!keep_graph) {
+    node.will_release_variables();
+  }
+  const bool has_post_hooks = !node.post_hooks().empty();
+  variable_list outputs;
+  if (has_post_hooks) {
+    variable_list copy = inputs;
+    outputs = node(std::move(copy));
+  } else {
+    outputs = node(std::move(inputs));
+  }
+  torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
+    return "Function " + node.name() + " returned an " + message;
+  });
+  if (has_post_hooks) {
+    return call_post_hooks(node, std::move(outputs), inputs);
+  }
+  return outputs;
+}
+
+variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function) {
+  const auto filled = [&]() {
+    // The nodes ask the graph task which gradients are needed, and hooks whether a node will run.
+    auto& in_graph = const_cast<std::unordered_set<Node*>&>(*torch::autograd::get_current_graph_task_nodes_in_graph());
+    auto& infos = const_cast<std::unordered_map<Node*, GraphTask::ExecInfo>&>(
+        *torch::autograd::get_current_graph_task_exec_info());
+    for (const auto& live : walk.nodes) {
+      in_graph.insert(live.node.get());
+      if (walk.request.is_partial && live.is_run()) {
+        auto& info = infos[live.node.get()];
+        info.needed_ = live.is_needed;
+        if (!live.captures.empty()) {
+          info.captures_ = std::make_unique<std::vector<GraphTask::ExecInfo::Capture>>();
+        }
+      }
+    }
+    return function();
+  };
+  const auto body = c10::make_intrusive<Body>(filled);
+  torch::autograd::Engine::get_default_engine().execute(
+      {Edge(body, 0)}, {Body::token()}, walk.request.keep_graph, false, true, {});
+  return std::move(body->results);
+}
+
+} // namespace gradc

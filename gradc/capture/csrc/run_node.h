@@ -1,0 +1,18 @@
+// Autograd nodes run as torch's engine runs them, hooks included, but from outside of the engine.
+#pragma once
+
+#include "walk/csrc/walk.h"
+
+#include <functional>
+#include <vector>
+
+namespace gradc {
+
+// Runs one node as the engine does, hooks included, and validates what it returns. `is_owned`: of each input, whether nobody
+// else is taken to hold it; empty: as it is.
+variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned = {});
+
+// Runs `function` as the body of a backward pass of torch's engine: with a graph task, final callbacks and its errors.
+variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function);
+
+} // namespace gradc

@@ -1,0 +1,18 @@
+// What kind of autograd node it is: which state of it a key can show, and whether a recording can stand for it.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+
+namespace gradc {
+
+// `generated` is a node whose whole state `compiled_args` shows: torch generates it from derivatives.yaml.
+enum class Kind : uint8_t { opaque, generated, leaf, slices, python };
+
+Kind kind_of(const torch::autograd::Node& node);
+
+// Whether a recording can stand for the node, if nobody hooks it. A leaf is for the walk to judge.
+bool is_capturable(const torch::autograd::Node& node, Kind kind);
+
+} // namespace gradc
