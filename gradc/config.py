@@ -149,9 +149,21 @@ def _validate_bool(value: Any) -> None:
         raise ConfigError(f"compiled_autograd={value!r} is not a setting. Use True or False.")
 
 
+def is_set(variable: str) -> bool:
+    """Whether an environment variable is 1; unset, it is 0.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    value = os.environ.get(variable, "0")
+    if value not in ("", "0", "1"):
+        raise ConfigError(f"{variable}={value!r} is not a setting. Use 1 or 0.")
+    return value == "1"
+
+
 DEFAULTS: dict[str, Any] = {
     "backward_pass_autocast": "ambient",
-    "compiled_autograd": os.environ.get("GRADC_COMPILED_AUTOGRAD", "0") == "1",
+    "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
 }
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "backward_pass_autocast": _validate_autocast,

@@ -121,13 +121,16 @@ def fallback(kind: str, detail: str = "", where: str = "", *, fullgraph: bool = 
 
 
 def set_logs(names: str) -> None:
-    """Switch on the artifacts named in ``names`` ("graphs,fallbacks"), as GRADC_LOGS does at import.
+    """Switch on the artifacts named in ``names``, as GRADC_LOGS does at import: "graphs,fallbacks", or "all".
+
+    As in TORCH_LOGS, a name may begin with "+".
 
     Raises:
         ConfigError: for a name that is no artifact.
     """
-    chosen = [name for name in (part.strip() for part in names.split(",")) if name]
-    for name in chosen:
+    asked = [name for name in (part.strip().removeprefix("+") for part in names.split(",")) if name]
+    chosen = ARTIFACTS if "all" in asked else asked
+    for name in (name for name in asked if name != "all"):
         if name not in ARTIFACTS:
             raise ConfigError(f"GRADC_LOGS: unknown artifact {name!r}. The artifacts are: {', '.join(ARTIFACTS)}.")
     for name in chosen:

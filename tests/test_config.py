@@ -100,9 +100,7 @@ def test_patch_concerns_this_thread_only():
 def run_python(source, **environment):
     import os
 
-    return subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env={**os.environ, **environment})
 
 
 def test_wrong_log_name_is_a_clear_error():
@@ -111,6 +109,30 @@ def test_wrong_log_name_is_a_clear_error():
     assert done.stderr.strip().endswith(
         "ConfigError: GRADC_LOGS: unknown artifact 'nonsense'. The artifacts are: compiled_autograd, "
         "compiled_autograd_verbose, recompiles, graphs, fallbacks, perf."
+    )
+
+
+@pytest.mark.parametrize(
+    "names, heard", [("+fallbacks", "fallbacks"), ("all", "fallbacks graphs"), ("+all,perf", "fallbacks graphs")]
+)
+def test_log_names_as_torch_writes_them(names, heard):
+    speak = "from gradc.journal import log; log('fallbacks', 'spoken'); log('graphs', 'spoken')"
+    lines = run_python(speak, GRADC_LOGS=names).stderr.splitlines()
+    assert lines == [f"DEBUG:gradc.__{artifact}:spoken" for artifact in heard.split()]
+
+
+@pytest.mark.parametrize("variable, value", [("GRADC_COMPILED_AUTOGRAD", "maybe"), ("GRADC_VERIFY", "garbage")])
+def test_nonsense_in_a_variable_is_a_clear_error(variable, value):
+    done = run_python("import gradc", **{variable: value})
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f"ConfigError: {variable}='{value}' is not a setting. Use 1 or 0.")
+
+
+@pytest.mark.parametrize("value, expected", [("1", True), ("0", False), ("", False)])
+def test_compiled_autograd_by_variable(value, expected):
+    assert (
+        run_python("import gradc; print(gradc.config.compiled_autograd)", GRADC_COMPILED_AUTOGRAD=value).stdout
+        == f"{expected}\n"
     )
 
 

@@ -16,13 +16,13 @@ Running all of it costs about as much as tracing did, so it is off but in tests.
 from __future__ import annotations
 
 import keyword
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from gradc.ambient import AutocastState, autocast_state, set_autocast
+from gradc.config import is_set
 from gradc.errors import InternalError
 from gradc.ir.known import RESERVED
 from gradc.ir.layouts import corrected
@@ -31,7 +31,7 @@ from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
 from gradc.torch_private import FAKE_TENSOR_ERRORS, FakeTensorMode, without_dispatch_modes
 
-IS_ASKED_FOR = os.environ.get("GRADC_VERIFY") == "1"
+IS_ASKED_FOR = is_set("GRADC_VERIFY")
 
 
 class _Illegal(Exception):

@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 
+from gradc.bits import same_bits
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, Ran, Slots, Span, Waiting
 from gradc.ir.program import Instruction, Ref, Slot, Sym, leaves, map_leaves
 from gradc.ir.text import symbolic
@@ -133,9 +134,8 @@ class _Comparison:
             mine, its = self.own.constants.get(own.slot), others.constants.get(other.slot)
             if mine is None or its is None:
                 return mine is its and self._slot(own.slot, other.slot)
-            return mine.dtype == its.dtype and torch.equal(mine, its) and self._slot(own.slot, other.slot)
-        value = self._number(own)
-        return bool(type(value) is type(other) and (value == other or value != value))
+            return same_bits(mine, its) and self._slot(own.slot, other.slot)
+        return same_bits(self._number(own), other)
 
     def _number(self, leaf: Any) -> Any:
         if not isinstance(leaf, Sym):
