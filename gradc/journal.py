@@ -6,7 +6,7 @@
     is_heard(artifact) -> bool          True when, besides, somebody listens
     listening() -> list of events       what happened inside: (artifact, what was made or said); explain.py reads it
 
-A leaf: imports nothing of gradc but errors.
+Near the ground: imports nothing of gradc but errors and torch_private.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
-from torch._logging import getArtifactLogger
-from torch._logging._internal import register_artifact, register_log
-
 from gradc.errors import ConfigError, FallbackError
+from gradc.torch_private.logs import artifact_logger, log_names
 
 ARTIFACTS = ("compiled_autograd", "compiled_autograd_verbose", "recompiles", "graphs", "fallbacks", "perf")
 
@@ -31,18 +29,6 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
 
     def __init__(self) -> None:
         super().__init__(collections.Counter)
-
-
-def _register(artifact: str) -> logging.Logger:
-    """Make ``artifact`` a name that torch._logging knows, so that ``set_logs(modules={"graphs": True})`` finds it.
-
-    Names that torch has itself (``recompiles``, ``compiled_autograd``) are shared: ``set_logs(recompiles=True)`` shows
-    torch's and ours. They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
-    """
-    with contextlib.suppress(ValueError):  # raised for a name that is not registered yet
-        return getArtifactLogger("gradc", artifact)
-    register_artifact(artifact, f"gradc: {artifact}", off_by_default=True)
-    return getArtifactLogger("gradc", artifact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +42,10 @@ class Fallback:
 
 counters = Counters()
 _listeners: list[list[tuple[str, object]]] = []
-register_log("gradc", "gradc")  # gives the artifacts below it torch's handler and format
-_LOGGERS = {artifact: _register(artifact) for artifact in ARTIFACTS}
+# They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
+LOG_NAMES = log_names("gradc", ARTIFACTS)
+LOG_NAMES.apply()
+_LOGGERS = {artifact: artifact_logger("gradc", artifact) for artifact in ARTIFACTS}
 
 
 def logger(artifact: str) -> logging.Logger:

@@ -51,6 +51,7 @@ class Backend:
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile one graph; the eager graph itself where that is not possible, counted under ``fallbacks``."""
+        patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         graph, attributes = lift_attributes(graph)
         compiled, options = modes_kept_on_error()(graph.forward), self.compile_options

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradc import native
 from gradc.garbage import set_aside
-from gradc.journal import fallback
+from gradc.journal import LOG_NAMES, fallback
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.patches import Patches
@@ -25,8 +25,8 @@ def patches() -> Patches:
     """Everything that gradc changes in torch, in the order in which it is applied.
 
     Each patch has a ``name``, a ``reason``, the ``versions`` of torch that it was written for, ``is_applied``, ``apply()`` and
-    ``undo()``; so have all together. They are applied when gradc compiles the first thing: ``import gradc`` changes nothing.
-    ``undo`` puts back the very objects that were there, until something is compiled again.
+    ``undo()``; so have all together. They are applied when gradc compiles the first thing: ``import gradc`` only adds names of
+    logs. ``undo`` puts back the very objects that were there, until something is compiled again.
 
     >>> print(gradc.patches())  # doctest: +SKIP
     keep_ops_whole (torch 2.13.0; not applied)
@@ -35,6 +35,7 @@ def patches() -> Patches:
     """
     return Patches(
         (
+            LOG_NAMES,
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.keep_ops_whole(is_ours),

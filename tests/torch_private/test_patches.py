@@ -1,0 +1,177 @@
+"""The patches of torch: listed with their reasons, applied once, undone to the very objects that were there."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.backends.distributed import DDPOptimizer
+
+import gradc
+from gradc.errors import GradcError
+from gradc.frontend.dynamo import Backend
+from gradc.frontend.patches import options_of
+from gradc.options import DEFAULTS
+from gradc.torch_private import patches as module
+from gradc.torch_private.patches import Patch, Patches, Replace
+
+
+class Torch:
+    """Stands in for a class of torch's."""
+
+    def method(self) -> str:
+        return "torch"
+
+    @staticmethod
+    def function() -> str:
+        return "torch"
+
+
+def shout(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any) -> str:
+        return original(*args) + "!"
+
+    return call
+
+
+def patch(name: str = "shout", attribute: str = "method") -> Patch:
+    return Patch(name, "Too quiet.", (Replace(Torch, attribute, shout),))
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = dict(vars(Torch))
+    yield
+    for name in ("method", "function"):
+        setattr(Torch, name, before[name])
+    gradc.patches().apply()
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def places() -> dict[str, Any]:
+    """What stands now where patches change torch."""
+    changes = (change for patch in gradc.patches() for change in patch.changes if isinstance(change, Replace))
+    return {f"{change}": change._namespace.get(change.name) for change in changes}
+
+
+def test_each_has_a_reason_and_versions() -> None:
+    assert len(gradc.patches()) >= 11
+    assert len({patch.name for patch in gradc.patches()}) == len(gradc.patches())
+    for patch in gradc.patches():
+        assert patch.reason.endswith(".") and patch.versions == ("2.13.0",) and patch.changes
+        assert patch.name in str(gradc.patches()) and patch.reason in str(gradc.patches())
+
+
+def test_undo_puts_back_the_very_objects() -> None:
+    gradc.patches().undo()
+    skipped = list(torch._dynamo.trace_rules.SKIP_DIRS)
+    pattern = torch._dynamo.trace_rules.SKIP_DIRS_RE.pattern
+    before = places()
+    gradc.patches().apply()
+    assert all(patch.is_applied for patch in gradc.patches())
+    assert all(places()[name] is not before[name] for name in before)
+    gradc.patches().undo()
+    assert not any(patch.is_applied for patch in gradc.patches())
+    assert all(places()[name] is before[name] for name in before)
+    assert skipped == torch._dynamo.trace_rules.SKIP_DIRS
+    assert torch._dynamo.trace_rules.SKIP_DIRS_RE.pattern == pattern
+
+
+def test_undone_they_come_back_with_the_next_compilation() -> None:
+    gradc.patches().undo()
+    gradc.compile(lambda x: x * 2)
+    assert all(patch.is_applied for patch in gradc.patches())
+
+
+def test_applied_once() -> None:
+    gradc.patches().apply()
+    before = places()
+    gradc.patches().apply()
+    gradc.reset()
+    gradc.compile(lambda x: x * 2)
+    importlib.reload(module)
+    gradc.patches.cache_clear()
+    gradc.patches().apply()
+    assert places() == before
+
+
+def test_a_replacement_is_wrapped_and_inherited_names_go_again() -> None:
+    original = Torch.__dict__["method"]
+    patch().apply()
+    assert Torch().method() == "torch!" and Torch.__dict__["method"].__wrapped__ is original
+    patch().undo()
+    assert Torch.__dict__["method"] is original
+    absent = Patch("absent", "Missing.", (Replace(Torch, "absent", lambda _: lambda self: 1),))
+    absent.apply()
+    assert Torch().absent() == 1  # type: ignore[attr-defined]
+    absent.undo()
+    assert "absent" not in vars(Torch)
+
+
+def test_two_on_one_place_are_undone_in_reverse_order() -> None:
+    both = Patches((patch("first"), patch("second")))
+    both.apply()
+    both.apply()
+    assert Torch().method() == "torch!!"
+    with pytest.raises(GradcError, match=r"first cannot be undone: .*Torch.method was .*, by gradc's patch second"):
+        both[0].undo()
+    both.undo()
+    assert Torch().method() == "torch"
+
+
+def test_somebody_else_wrapped_it_since() -> None:
+    patch().apply()
+    Torch.method = shout(Torch.method)
+    assert patch().is_applied
+    patch().apply()
+    assert Torch().method() == "torch!!"
+    with pytest.raises(GradcError, match="shout cannot be undone"):
+        patch().undo()
+
+
+def test_options_are_found_under_the_wrappers_of_ddp() -> None:
+    ddp = DDPOptimizer(2**25, backend_compile_fn=Backend(DEFAULTS))
+    assert options_of(ddp.compile_fn) == DEFAULTS
+    assert options_of(DDPOptimizer(2**25, backend_compile_fn=lambda *_: None).compile_fn) is None
+    assert options_of(torch.compile(lambda x: x, backend="aot_eager")) is None
+
+
+def test_torch_compile_by_name_patches_before_the_first_graph() -> None:
+    """A hook ends the first graph already: it is not met with Dynamo as it was."""
+    graphs = run_python(
+        "import torch\n"
+        "def f(x):\n"
+        "    hidden = x * 2\n"
+        "    hidden.register_hook(lambda grad: grad * 3)\n"
+        "    return hidden.tanh()\n"
+        "torch.compile(f, backend='gradc')(torch.ones(3, requires_grad=True)).sum().backward()\n"
+        "import gradc\n"
+        "print(dict(gradc.counters['stats']), dict(gradc.counters['fallbacks']))"
+    )
+    assert graphs == "{'unique_graphs': 2} {}\n"
+
+
+def test_another_torch_is_refused() -> None:
+    text = run_python(
+        "import torch\n"
+        "torch.__version__ = '2.14.0+cpu'\n"
+        "try: import gradc\n"
+        "except ImportError as error: print(type(error).__name__, error)"
+    )
+    assert text == (
+        "VersionError gradc works with torch 2.13.0, but torch 2.14.0+cpu is imported.\n"
+        "  gradc reads torch's autograd graph through names that change between versions, so it does not guess.\n"
+        "  Install the right one: pip install torch==2.13.0\n"
+    )
