@@ -36,12 +36,13 @@ class _Overrides(threading.local):
 class Patch(contextlib.ContextDecorator):
     """One layer of settings, in force between enter and exit. See ``Config.patch``."""
 
-    def __init__(self, overrides: _Overrides, settings: dict[str, Any]) -> None:
+    def __init__(self, overrides: _Overrides, settings: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
         _validate(settings)
-        self._overrides, self._settings = overrides, settings
+        self._overrides, self._settings, self._tell = overrides, settings, tell
 
     def __enter__(self) -> None:
         self._overrides.stack.append(self._settings)
+        self._tell(self._settings)
 
     def __exit__(self, *_: object) -> None:
         # By identity, last first: another layer may hold equal settings, and the same one may be entered twice.
@@ -64,6 +65,7 @@ class Config:
     def __init__(self) -> None:
         object.__setattr__(self, "_global", dict(DEFAULTS))
         object.__setattr__(self, "_overrides", _Overrides())
+        object.__setattr__(self, "_watchers", [])
 
     @property
     def backward_pass_autocast(self) -> AutocastSetting:
@@ -85,6 +87,7 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         _validate({name: value})
         self._global[name] = value
+        self._tell({name: value})
 
     def patch(self, **settings: Any) -> Patch:
         """Change ``settings`` inside a ``with`` block, or for the calls of a function when used as a decorator.
@@ -94,7 +97,17 @@ class Config:
         Raises:
             ConfigError: at once, for an unknown setting or value.
         """
-        return Patch(self._overrides, settings)
+        return Patch(self._overrides, settings, self._tell)
+
+    def watch(self, name: str, listener: Callable[[Any], None]) -> None:
+        """Call ``listener`` with the present value of a setting, and with each that it is given later, in any thread."""
+        self._watchers.append((name, listener))
+        listener(self._value(name))
+
+    def _tell(self, settings: dict[str, Any]) -> None:
+        for name, listener in self._watchers:
+            if name in settings:
+                listener(settings[name])
 
     def __dir__(self) -> list[str]:
         return [*DEFAULTS, "patch"]

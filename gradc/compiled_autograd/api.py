@@ -15,8 +15,9 @@ from typing import Any
 
 from gradc.compiled_autograd import cache_misses, graph_module, sessions, settings
 from gradc.compiled_autograd.compilers import Compiler
-from gradc.compiled_autograd.entry import install
+from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.compiled_autograd.graph_module import last_graph
+from gradc.config import config
 
 
 def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> contextlib.AbstractContextManager[None]:
@@ -31,6 +32,7 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
     Raises:
         FallbackError: in a backward that cannot be captured, under ``gradc.compile(fullgraph=True)``.
     """
+    INTERCEPT.apply()
     return settings.pushed(settings.setting_of(compiler, dynamic))
 
 
@@ -41,6 +43,7 @@ def disable() -> contextlib.AbstractContextManager[None]:
 
 def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextManager[None]:
     """Capture inside, unless ``enable`` or ``disable`` has already said how."""
+    INTERCEPT.apply()
     return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph))
 
 
@@ -56,6 +59,11 @@ def reset() -> None:
     cache_misses.reset()
 
 
-install()
+def _intercept_where(is_on: bool) -> None:
+    if is_on:
+        INTERCEPT.apply()
+
+
+config.watch("compiled_autograd", _intercept_where)
 
 __all__ = ["disable", "enable", "enable_by_default", "last_graph", "recordings", "reset"]

@@ -23,7 +23,9 @@ from gradc.compiled_autograd.settings import present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
-from gradc.torch_private import dispatch_modes, is_inside_backward
+from gradc.torch_private.autograd import is_inside_backward
+from gradc.torch_private.modes import dispatch_modes
+from gradc.torch_private.patches import Patch, Replace
 
 _UNUSED = (
     "The differentiated Tensor at index {} appears to not have been used in the graph. "
@@ -108,11 +110,11 @@ def _refuse_where_eager_is_needed(create_graph: bool) -> None:
         raise UnsupportedError("torch's compiled autograd")
 
 
-def install() -> None:
-    """Send every backward pass of torch.autograd through here. Done once; one comparison where not enabled."""
-    original = torch.autograd.graph._engine_run_backward
-    if hasattr(original, "_gradc_original"):
-        return
+# ---- the way in
+
+
+def _intercepted(original: Any) -> Any:
+    """torch's way into its engine, with this one before it: one comparison where not enabled."""
 
     @functools.wraps(original)
     def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,6 +123,14 @@ def install() -> None:
         results = run_backward(tensors, *args, **kwargs) if present().is_on else NotImplemented
         return original(tensors, *args, **kwargs) if results is NotImplemented else results
 
-    entry._gradc_original = original  # type: ignore[attr-defined]
-    torch.autograd.graph._engine_run_backward = entry  # type: ignore[assignment]
-    torch.autograd._engine_run_backward = entry  # type: ignore[assignment]
+    return entry
+
+
+INTERCEPT = Patch(
+    "intercept_backward",
+    "Every backward pass of torch.autograd is to come through here; and one inside another needs edges that regions hide.",
+    (
+        Replace(torch.autograd.graph, "_engine_run_backward", _intercepted),
+        Replace(torch.autograd, "_engine_run_backward", _intercepted),
+    ),
+)

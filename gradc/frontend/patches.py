@@ -11,6 +11,7 @@ import pkgutil
 from typing import Any
 
 from gradc import native
+from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -36,6 +37,7 @@ def patches() -> Patches:
     return Patches(
         (
             LOG_NAMES,
+            INTERCEPT,
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.keep_ops_whole(is_ours),

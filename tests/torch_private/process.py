@@ -23,7 +23,8 @@ MODULES = (
     "torch._functorch",
     "torch._inductor",
 )
-_NUMBERS = re.compile("(?<=__compiled_fn_)[0-9a-f_]+|(?<=__builtins_dict__)_[0-9]+| at 0x[0-9a-f]+")  # of no meaning in another process
+# Numbers that mean nothing in another process.
+_NUMBERS = re.compile("(?<=__compiled_fn_)[0-9a-f_]+|(?<=__builtins_dict__)_[0-9]+| at 0x[0-9a-f]+")
 graphs: list[str] = []
 
 

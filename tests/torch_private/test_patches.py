@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,8 +55,8 @@ def restored() -> Iterator[None]:
     gradc.patches().apply()
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -161,6 +162,20 @@ def test_torch_compile_by_name_patches_before_the_first_graph() -> None:
         "print(dict(gradc.counters['stats']), dict(gradc.counters['fallbacks']))"
     )
     assert graphs == "{'unique_graphs': 2} {}\n"
+
+
+def test_compiled_autograd_takes_what_it_needs_when_it_is_enabled() -> None:
+    applied = "print([patch.name for patch in gradc.patches() if patch.is_applied])\n"
+    text = run_python(
+        f"import gradc\n{applied}"
+        f"with gradc.config.patch(compiled_autograd=False): pass\n{applied}"
+        f"with gradc.config.patch(compiled_autograd=True): pass\n{applied}"
+        f"gradc.patches()[1].undo()\ngradc.config.compiled_autograd = True\n{applied}"
+        f"gradc.patches()[1].undo()\nwith gradc.compiled_autograd.enable(): pass\n{applied}"
+    )
+    before, after = "['log_names']\n", "['log_names', 'intercept_backward']\n"
+    assert text == before * 2 + after * 3
+    assert run_python(f"import gradc\n{applied}", GRADC_COMPILED_AUTOGRAD="1") == after
 
 
 def test_another_torch_is_refused() -> None:
