@@ -39,3 +39,12 @@ def clean_slate() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     torch.set_anomaly_enabled(False)
     torch.compiler.reset()
+
+
+@pytest.fixture
+def nothing_captured() -> None:
+    """Nothing was captured before by compiled autograd, and nothing counted."""
+    import gradc
+
+    gradc.compiled_autograd.reset()
+    gradc.counters.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +13,7 @@ import gradc
 from gradc import compiled_autograd
 from gradc.bits import same_bits
 
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    compiled_autograd.reset()
-    gradc.counters.clear()
-    yield
+pytestmark = pytest.mark.usefixtures("nothing_captured")
 
 
 def gradient(context: Any, seed: int = 0, hook: Any = None, rows: int = 4) -> list[torch.Tensor | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,11 +18,7 @@ from tests.observe import same_with_strides
 SIZES = (4, 7, 1, 12, 4, 9, 0, 5)
 
 
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    compiled_autograd.reset()
-    gradc.counters.clear()
-    yield
+pytestmark = pytest.mark.usefixtures("nothing_captured")
 
 
 def counts() -> Any:
