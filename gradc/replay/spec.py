@@ -8,34 +8,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import sympy
 
 from gradc.backends import Lower
-from gradc.capture.recording import Boundary, Captured, Slots, Waiting
+from gradc.capture.recording import Boundary, Captured, Slots
 from gradc.replay.pieces import Cutter, Piece, parts_of
 from gradc.symbolic.terms import FIXED, Fit, Term
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundarySpec:
-    """A node that runs live: see capture.recording.Boundary. ``dying`` are the slots that nobody reads after it.
+    """A node that runs live. ``dying``: the slots that nobody reads after it.
 
-    ``metadata`` says what each result must look like; ``done``, ``not_ready``, ``ready`` and ``results`` are the engine's
-    state after it.
+    What it takes dies before it runs, what only the state after it holds dies then; what both do, at the end of the run.
     """
 
-    node: int
-    inputs: Slots
-    is_owned: tuple[bool, ...]
+    boundary: Boundary
     dying: Slots
-    outputs: Slots
-    metadata: tuple[tuple[bytes, tuple[int | Term, ...]], ...]
-    done: tuple[int, ...]
-    not_ready: tuple[Waiting, ...]
-    ready: tuple[Waiting, ...]
-    results: Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +59,9 @@ def recording_spec(captured: Captured, lower: Lower, fit: Fit = FIXED, names: Se
     for boundary in reversed(captured.boundaries):
         needed.update(pieces[-1].inputs)
         needed.difference_update(boundary.outputs)
-        boundaries.append(_boundary_spec(boundary, needed))
-        needed |= _inputs(boundary) | boundary.after.slots()
+        taken, waiting = set(boundary.inputs) - {-1}, boundary.after.slots()
+        boundaries.append(BoundarySpec(boundary, tuple(sorted((taken ^ waiting) - needed))))
+        needed |= taken | waiting
         pieces.append(cutter.piece(parts.pop(), needed))
     return RecordingSpec(
         num_slots=len(captured.slots),
@@ -80,28 +72,4 @@ def recording_spec(captured: Captured, lower: Lower, fit: Fit = FIXED, names: Se
         terms=fit.terms,
         symbols=fit.sources,
         has_offsets=captured.has_offsets,
-    )
-
-
-def _inputs(boundary: Boundary) -> set[int]:
-    return set(boundary.inputs) - {-1}
-
-
-def _boundary_spec(boundary: Boundary, needed: Set[int]) -> BoundarySpec:
-    """``needed``: slots that something later reads, but for its outputs.
-
-    What it takes dies before it runs, what only its state holds dies after; what both do, at the end of the run.
-    """
-    after = boundary.after
-    return BoundarySpec(
-        node=boundary.node,
-        inputs=boundary.inputs,
-        is_owned=boundary.is_stealable,
-        dying=tuple(sorted((_inputs(boundary) ^ after.slots()) - needed)),
-        outputs=boundary.outputs,
-        metadata=tuple((expected.head, expected.numbers) for expected in boundary.expected),
-        done=after.done,
-        not_ready=after.not_ready,
-        ready=after.ready,
-        results=after.results,
     )

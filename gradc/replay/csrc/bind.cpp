@@ -78,50 +78,52 @@ Piece make_piece(const py::handle& source) {
   return piece;
 }
 
-Boundary make_boundary(const py::handle& source) {
+// From a gradc.replay.spec.BoundarySpec.
+Boundary make_boundary(const py::handle& spec) {
   Boundary boundary;
+  const py::object source = spec.attr("boundary"), after = source.attr("after");
   boundary.node = source.attr("node").cast<uint32_t>();
   boundary.inputs = source.attr("inputs").cast<std::vector<Index>>();
-  boundary.is_owned = source.attr("is_owned").cast<std::vector<bool>>();
-  boundary.dying = source.attr("dying").cast<std::vector<Index>>();
+  boundary.is_stealable = source.attr("is_stealable").cast<std::vector<bool>>();
+  boundary.dying = spec.attr("dying").cast<std::vector<Index>>();
   boundary.outputs = source.attr("outputs").cast<std::vector<Index>>();
-  for (const py::handle entry : source.attr("metadata")) {
-    const auto [text, terms] = entry.cast<std::pair<std::string, py::sequence>>();
-    const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
-    boundary.metadata.emplace_back(bytes, bytes + text.size());
-    boundary.numbers.push_back(make_terms(terms));
+  for (const py::handle expected : source.attr("expected")) {
+    const auto head = expected.attr("head").cast<std::string>();
+    const auto* bytes = reinterpret_cast<const uint8_t*>(head.data());
+    boundary.metadata.emplace_back(bytes, bytes + head.size());
+    boundary.numbers.push_back(make_terms(expected.attr("numbers")));
   }
-  boundary.snapshot.done = source.attr("done").cast<std::vector<uint32_t>>();
-  boundary.snapshot.not_ready = make_waiting(source.attr("not_ready"));
-  boundary.snapshot.ready = make_waiting(source.attr("ready"));
-  boundary.snapshot.results = source.attr("results").cast<std::vector<Index>>();
+  boundary.snapshot.done = after.attr("done").cast<std::vector<uint32_t>>();
+  boundary.snapshot.not_ready = make_waiting(after.attr("not_ready"));
+  boundary.snapshot.ready = make_waiting(after.attr("ready"));
+  boundary.snapshot.results = after.attr("results").cast<std::vector<Index>>();
   return boundary;
 }
 
-// `layout`: a gradc.capture.capture.Layout, or None for a graph that runs in torch's engine. `offsets`: of the tensors, taken
+// `spec`: a gradc.replay.spec.RecordingSpec, or None for a graph that runs in torch's engine. `offsets`: of the tensors, taken
 // before the capture, or empty.
-std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
+std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& spec, std::vector<int64_t> offsets) {
   auto recording = std::make_shared<Recording>();
   recording->key = Bytes(walk.key.data(), walk.key.data() + walk.key.size());
   recording->numbers = walk.numbers;
   recording->order = walk.order();
   recording->ties = walk.ties(recording->order);
-  recording->is_uncapturable = layout.is_none();
+  recording->is_uncapturable = spec.is_none();
   if (recording->is_uncapturable) {
     return recording;
   }
   recording->offsets = std::move(offsets);
-  recording->num_slots = layout.attr("num_slots").cast<size_t>();
-  recording->inputs = layout.attr("inputs").cast<std::vector<Index>>();
-  for (const py::handle piece : layout.attr("pieces")) {
+  recording->num_slots = spec.attr("num_slots").cast<size_t>();
+  recording->inputs = spec.attr("inputs").cast<std::vector<Index>>();
+  for (const py::handle piece : spec.attr("pieces")) {
     recording->pieces.push_back(make_piece(piece));
   }
-  for (const py::handle boundary : layout.attr("boundaries")) {
+  for (const py::handle boundary : spec.attr("boundaries")) {
     recording->boundaries.push_back(make_boundary(boundary));
   }
-  recording->results = layout.attr("results").cast<std::vector<Index>>();
-  recording->terms = make_terms(layout.attr("terms"));
-  recording->symbols = layout.attr("symbols").cast<std::vector<size_t>>();
+  recording->results = spec.attr("results").cast<std::vector<Index>>();
+  recording->terms = make_terms(spec.attr("terms"));
+  recording->symbols = spec.attr("symbols").cast<std::vector<size_t>>();
   return recording;
 }
 
@@ -129,8 +131,8 @@ std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& la
 
 void bind_replay(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording", "A captured backward pass, ready to replay.")
-      .def(py::init([](const Walk& walk, const py::object& layout, std::vector<int64_t> offsets) {
-        return make_recording(walk, layout, std::move(offsets));
+      .def(py::init([](const Walk& walk, const py::object& spec, std::vector<int64_t> offsets) {
+        return make_recording(walk, spec, std::move(offsets));
       }))
       .def_readonly("is_uncapturable", &Recording::is_uncapturable)
       .def_property_readonly("num_symbols", [](const Recording& recording) { return recording.symbols.size(); })

@@ -48,7 +48,7 @@ struct Piece {
 struct Boundary {
   uint32_t node = 0;
   std::vector<Index> inputs; // -1: undefined
-  std::vector<bool> is_owned; // of each input, whether in eager it is the only tensor on its memory and held once
+  std::vector<bool> is_stealable; // of each input, whether in eager it is the only tensor on its memory and held once
   std::vector<Index> dying;
   std::vector<Index> outputs;
   std::vector<Bytes> metadata;

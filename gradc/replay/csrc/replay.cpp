@@ -110,12 +110,12 @@ class Replay {
         values_[slot].reset();
       }
     }
-    auto is_owned = boundary.is_owned; // below autograd a view does not hold its base: only the recording tells
-    for (size_t i = 0; i < is_owned.size(); ++i) {
-      is_owned[i] = is_owned[i] && may_write_over(inputs[i]);
+    auto is_stealable = boundary.is_stealable; // below autograd a view does not hold its base: only the recording tells
+    for (size_t i = 0; i < is_stealable.size(); ++i) {
+      is_stealable[i] = is_stealable[i] && may_write_over(inputs[i]);
     }
     auto& node = *walk_.nodes[boundary.node].node;
-    auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_owned));
+    auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_stealable));
     if (!walk_.request.keep_graph) {
       node.release_variables();
     }
