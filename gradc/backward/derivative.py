@@ -54,27 +54,23 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
         UnsupportedError: for a node that does on fake tensors what it does not do on real ones.
     """
     refuse_other_formulas(tape, segment, create_graph=True)
-    saved = [tape.saved[index] for index in segment.saved]
-    with tape.fake_mode:
-        fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
-        inputs = [_with_history(fake, *flag) for fake, flag in zip(fakes, history.tangents, strict=True)]
-        inputs += [_as_weight(value.fake, is_one) for value, is_one in itertools.zip_longest(saved, history.weights or ())]
-    names = ["tangent"] * len(fakes) + [saved_name(tape, index) for index in segment.saved]
-    edges = [None] * len(fakes) + [value.edge for value in saved] + [None] * len(tape.symints)
+    tangents, saved = _inputs(tape, segment, key, history)
+    names = ["tangent"] * len(tangents) + [saved_name(tape, index) for index in segment.saved]
+    edges = [None] * len(tangents) + [tape.saved[index].edge for index in segment.saved] + [None] * len(tape.symints)
 
     def backward(derivative: Tape, *primals: Any) -> list[Any]:
-        given = iter(primals[: len(fakes)])
-        by_index = dict(zip(segment.saved, primals[len(fakes) :], strict=False))
-        tangents = [None if meta is None else next(given) for meta in key.tangents]
+        given = iter(primals[: len(tangents)])
+        by_index = dict(zip(segment.saved, primals[len(tangents) :], strict=False))
+        incoming = [None if meta is None else next(given) for meta in key.tangents]
         for index in segment.kept:
             derivative.recorder.identify(tape.saved[index].fake, by_index[index])
         with watching(tape, segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
-            return run_nodes(tape, segment, tangents, key.needed, create_graph=True, recorder=derivative.recorder)
+            return run_nodes(tape, segment, incoming, key.needed, create_graph=True, recorder=derivative.recorder)
 
     with tape.lock, autocast_set_to(key.ambient.autocast), torch.enable_grad():
         derivative = record(
             backward,
-            [*inputs, *tape.symints.values()],
+            [*tangents, *saved, *tape.symints.values()],
             [*names, *map(str, tape.symints)],
             tape.fake_mode,
             f"{tape.recorder.name}_d",
@@ -83,6 +79,15 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
         )
     derivative.has_custom_ops |= tape.has_custom_ops
     return derivative
+
+
+def _inputs(tape: Tape, segment: Segment, key: BackwardKey, history: History) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Fake tangents and saved tensors, with the histories that ``history`` tells of."""
+    saved = [tape.saved[index].fake for index in segment.saved]
+    with tape.fake_mode:
+        fakes = [fake_tangent(tape, meta) for meta in key.tangents if meta is not None]
+        tangents = [_with_history(fake, *flag) for fake, flag in zip(fakes, history.tangents, strict=True)]
+        return tangents, [_as_weight(fake, is_one) for fake, is_one in itertools.zip_longest(saved, history.weights or ())]
 
 
 def sizes_of_parent(tape: Tape, sizes: Callable[[Any], Any]) -> Sizes:

@@ -38,17 +38,34 @@ def run_nodes(
     beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
     ``recorder`` is given where the tensors are fake and it listens: then nodes run by formulas.FORMULAS where these are known.
     """
-    found: dict[tuple[Node, int], torch.Tensor | None] = {}
-    targets: dict[Edge, None] = {}
-    for exit_, is_needed in zip(segment.exits, needed, strict=True):
-        if is_needed:
-            targets[exit_.source.next_functions[exit_.position]] = None
-    is_joined = len(tangents) > len(segment.entries)
+    wanted = [exit_ for exit_, is_needed in zip(segment.exits, needed, strict=True) if is_needed]
+    targets = list(dict.fromkeys(exit_.source.next_functions[exit_.position] for exit_ in wanted))
     inlets = segment.inlets(len(tangents))
-    starts = [(edge, tangent) for edge, tangent in zip(inlets, tangents, strict=False) if tangent is not None]
-    silent = _unreached_entries(tape, segment, tangents)
-    if not targets or not (starts or silent):
+    silent = _unreached_entries(segment, tangents)
+    starts = [(edge, tangent) for edge, tangent in zip(inlets, tangents, strict=False) if tangent is not None] + silent
+    if not targets or not starts:
         return [None] * len(segment.exits)
+    found: dict[tuple[Node, int], torch.Tensor | None] = {}
+    with contextlib.ExitStack() as stack:
+        if recorder is not None:
+            stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
+        if recorder is not None and not create_graph:
+            stack.enter_context(_telling_sums(recorder, segment.nodes))
+        stack.enter_context(_reading(segment, found))
+        stack.enter_context(_staying_inside(tape, segment, targets, [edge for edge, _ in silent]))
+        sums = engine_grad([edge for edge, _ in starts], targets, [tangent for _, tangent in starts], create_graph)
+    if len(tangents) > len(segment.entries):
+        first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
+        return [first.get(position) for position in range(len(segment.exits))]
+    return [
+        found.get((exit_.source, exit_.position)) if is_needed else None
+        for exit_, is_needed in zip(segment.exits, needed, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _reading(segment: Segment, found: dict[tuple[Node, int], torch.Tensor | None]) -> Iterator[None]:
+    """While inside, what the nodes before the exits send along each of their edges is put into ``found``."""
 
     def read(node: Node) -> Callable[..., None]:
         def hook(grad_inputs: Any, grad_outputs: Any) -> None:
@@ -58,26 +75,22 @@ def run_nodes(
         return hook
 
     with contextlib.ExitStack() as stack:
-        if recorder is not None:
-            stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
-            if not create_graph:
-                stack.enter_context(_telling_sums(recorder, segment.nodes))
         for source in {exit_.source for exit_ in segment.exits}:
             stack.callback(source.register_hook(read(source)).remove)
-        inside = set(segment.nodes)
-        for node in {node for node, _ in targets if node not in inside and not _is_leaf(node)} | {e[0] for e, _ in silent}:
+        yield
+
+
+@contextlib.contextmanager
+def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: list[Edge]) -> Iterator[None]:
+    """While inside, nodes beyond the exits do nothing, though the engine visits them, and those of ``silent`` get nothing."""
+    inside = set(segment.nodes)
+    beyond = {node for node, _ in targets if node not in inside and not _is_leaf(node)}
+    with contextlib.ExitStack() as stack:
+        for node in beyond | {node for node, _ in silent}:
             stack.callback(node.register_prehook(_undefine).remove)
         for node in segment.python_behind if tape.has_custom_ops else ():
             stack.enter_context(_silenced(node))
-        begun = (*starts, *silent)
-        sums = engine_grad([edge for edge, _ in begun], list(targets), [tangent for _, tangent in begun], create_graph)
-    if is_joined:
-        first = {segment.targets[edge][0]: total for edge, total in zip(targets, sums, strict=True)}
-        return [first.get(position) for position in range(len(segment.exits))]
-    return [
-        found.get((exit_.source, exit_.position)) if is_needed else None
-        for exit_, is_needed in zip(segment.exits, needed, strict=True)
-    ]
+        yield
 
 
 @contextlib.contextmanager
@@ -117,7 +130,7 @@ def _is_leaf(node: Node) -> bool:
     return type(node).__name__ == "AccumulateGrad"
 
 
-def _unreached_entries(tape: Tape, segment: Segment, tangents: Sequence[torch.Tensor | None]) -> list[tuple[Any, torch.Tensor]]:
+def _unreached_entries(segment: Segment, tangents: Sequence[torch.Tensor | None]) -> list[tuple[Edge, torch.Tensor]]:
     """Entries whose nodes eager runs on undefined gradients alone, with a stand-in gradient that a pre-hook removes.
 
     Matters only for a Python autograd.Function, which may turn an undefined gradient into zeros.
