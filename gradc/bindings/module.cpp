@@ -7,6 +7,7 @@
 #include "replay/csrc/bind.h"
 #include "walk/csrc/bind.h"
 #include "frontend/csrc/bind.h"
+#include "optim/csrc/bind.h"
 
 #include <torch/version.h>
 
@@ -37,4 +38,5 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_capture(module);
   gradc::bind_replay(module);
   gradc::bind_guards(module);
+  gradc::bind_optim(module);
 }

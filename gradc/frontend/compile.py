@@ -22,6 +22,7 @@ from gradc.errors import ConfigError
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.patches import patches
 from gradc.journal import fallback
+from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.dynamo import graph_breaks
 
@@ -42,7 +43,8 @@ def compile(
 
     Arguments:
         target: a function, or an nn.Module, which stays a module with its parameters, ``state_dict``, ``train()`` and
-            attributes. Without it, returns a decorator.
+            attributes; or an optimizer of torch.optim, which is returned itself, with a native ``step``. Without it, returns
+            a decorator.
         backend: a name of ``gradc.list_backends()``.
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
@@ -60,8 +62,10 @@ def compile(
     chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
     if target is None:
         return Decorator(chosen)
+    if isinstance(target, torch.optim.Optimizer):
+        return compile_optimizer(target)
     if not callable(target):
-        raise ConfigError(f"gradc.compile takes a function or an nn.Module, not {type(target).__name__}.")
+        raise ConfigError(f"gradc.compile takes a function, an nn.Module or an optimizer, not {type(target).__name__}.")
     has_backward = _calls_backward(getattr(target, "__code__", None))
     whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
     patches().apply()

@@ -36,6 +36,11 @@ def num_dispatch_modes() -> int:
     return torch._C._len_torch_dispatch_stack()
 
 
+def is_any_mode_active() -> bool:
+    """True if a dispatch mode or a function mode sees the calls of this thread."""
+    return num_dispatch_modes() > 0 or torch._C._len_torch_function_stack() > 0
+
+
 def is_functorch_active() -> bool:
     """True inside torch.func.grad, vmap and their kin."""
     return torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,0 +1,258 @@
+#include "optim/csrc/update.h"
+
+#include "executor/csrc/loops.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/empty_like.h>
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cmath>
+#include <stdexcept>
+
+namespace gradc {
+namespace {
+
+constexpr int64_t block_size = 1024;
+constexpr int64_t grain_size = 32768; // as at::internal::GRAIN_SIZE: below it, one thread
+constexpr size_t max_values = 12;
+
+template <class T>
+struct Block {
+  T* out;
+  const T *a, *b, *c;
+  T number;
+  int64_t size;
+};
+
+#define GRADC_BLOCK_LOOP(name, expression)    \
+  template <class T, bool is_fused>           \
+  GRADC_WIDE void name(const Block<T>& block) { \
+    T* out = block.out;                       \
+    const T *a = block.a, *b = block.b, *c = block.c; \
+    const T number = block.number;            \
+    (void)a, (void)b, (void)c, (void)number;  \
+    for (int64_t i = 0; i < block.size; ++i) { \
+      out[i] = expression;                    \
+    }                                         \
+  }
+
+template <bool is_fused, class T>
+inline __attribute__((always_inline)) T multiply_add(T x, T y, T z) {
+  return is_fused ? std::fma(x, y, z) : x * y + z;
+}
+
+GRADC_BLOCK_LOOP(neg, -a[i])
+GRADC_BLOCK_LOOP(abs, std::abs(a[i]))
+GRADC_BLOCK_LOOP(mul_values, a[i] * b[i])
+GRADC_BLOCK_LOOP(div_values, a[i] / b[i])
+GRADC_BLOCK_LOOP(mul, a[i] * number)
+GRADC_BLOCK_LOOP(add_number, a[i] + number)
+GRADC_BLOCK_LOOP(div, a[i] / number)
+GRADC_BLOCK_LOOP(add, (multiply_add<is_fused, T>(b[i], number, a[i])))
+GRADC_BLOCK_LOOP(lerp_near, (multiply_add<is_fused, T>(number, b[i] - a[i], a[i])))
+GRADC_BLOCK_LOOP(lerp_far, (multiply_add<is_fused, T>(number - 1, b[i] - a[i], b[i])))
+GRADC_BLOCK_LOOP(addcmul, (multiply_add<is_fused, T>(number * b[i], c[i], a[i])))
+GRADC_BLOCK_LOOP(addcdiv, a[i] + number * b[i] / c[i])
+GRADC_BLOCK_LOOP(maximum, a[i] != a[i] || a[i] > b[i] ? a[i] : b[i])
+
+// ATen takes square roots by MKL, where torch has it, and those are not always the nearest number.
+template <class T>
+using VectorSqrt = void (*)(int32_t size, const T* in, T* out, int64_t mode);
+constexpr int64_t vector_mode = 0x2 | 0x140000 | 0x100; // high accuracy, subnormals kept, no errors reported
+
+template <class T>
+void sqrt(const Block<T>& block) {
+  static const auto of_mkl =
+      reinterpret_cast<VectorSqrt<T>>(dlsym(RTLD_DEFAULT, std::is_same_v<T, float> ? "vmsSqrt" : "vmdSqrt"));
+  if (of_mkl) {
+    return of_mkl(static_cast<int32_t>(block.size), block.a, block.out, vector_mode);
+  }
+  for (int64_t i = 0; i < block.size; ++i) {
+    block.out[i] = std::sqrt(block.a[i]);
+  }
+}
+
+template <class T, bool is_fused>
+void call(UpdateOp op, const Block<T>& block) {
+  switch (op) {
+    case UpdateOp::neg:
+      return neg<T, is_fused>(block);
+    case UpdateOp::abs:
+      return abs<T, is_fused>(block);
+    case UpdateOp::mul_values:
+      return mul_values<T, is_fused>(block);
+    case UpdateOp::div_values:
+      return div_values<T, is_fused>(block);
+    case UpdateOp::mul:
+      return mul<T, is_fused>(block);
+    case UpdateOp::add_number:
+      return add_number<T, is_fused>(block);
+    case UpdateOp::div:
+      return div<T, is_fused>(block);
+    case UpdateOp::sqrt:
+      return sqrt<T>(block);
+    case UpdateOp::add:
+      return add<T, is_fused>(block);
+    case UpdateOp::lerp: // from the nearer end, as ATen does
+      return std::abs(block.number) < T(0.5) ? lerp_near<T, is_fused>(block) : lerp_far<T, is_fused>(block);
+    case UpdateOp::addcmul:
+      return addcmul<T, is_fused>(block);
+    case UpdateOp::addcdiv:
+      return addcdiv<T, is_fused>(block);
+    case UpdateOp::maximum:
+      return maximum<T, is_fused>(block);
+  }
+}
+
+using Pointers = std::array<void*, max_values>;
+
+// All operations on the elements from `begin` to `end`, block by block.
+template <class T, bool is_fused>
+void update_range(
+    const std::vector<Operation>& operations, size_t num_operands, size_t num_scratch, const Pointers& operands,
+    const std::vector<double>& numbers, int64_t begin, int64_t end) {
+  thread_local std::vector<T> scratch;
+  scratch.resize(num_scratch * block_size);
+  std::array<T*, max_values> values{};
+  for (size_t i = 0; i < num_scratch; ++i) {
+    values[num_operands + i] = scratch.data() + i * block_size;
+  }
+  for (int64_t start = begin; start < end; start += block_size) {
+    for (size_t i = 0; i < num_operands; ++i) {
+      values[i] = static_cast<T*>(operands[i]) + start;
+    }
+    const auto at = [&values](int32_t position) -> T* { return position < 0 ? nullptr : values[position]; };
+    for (const auto& [op, out, a, b, c, number] : operations) {
+      const T value = number < 0 ? T(1) : static_cast<T>(numbers[number]);
+      call<T, is_fused>(op, {at(out), at(a), at(b), at(c), value, std::min(block_size, end - start)});
+    }
+  }
+}
+
+bool is_fused_machine() {
+  static const auto capability = at::get_cpu_capability();
+  return capability == "AVX2" || capability == "AVX512";
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet wrapped({
+      c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched,
+      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Batched, c10::DispatchKey::Functionalize,
+      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+  });
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_nested() &&
+      !tensor.is_inference() && !tensor.key_set().has_any(wrapped) && !tensor._fw_grad(0).defined();
+}
+
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto *first = static_cast<const char*>(a.const_data_ptr()), *second = static_cast<const char*>(b.const_data_ptr());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
+void bump_version(const at::Tensor& tensor, uint32_t times) {
+  for (uint32_t i = 0; i < times; ++i) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+} // namespace
+
+Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations)
+    : num_operands_(num_operands), num_scratch_(num_scratch), operations_(std::move(operations)), num_writes_(num_operands) {
+  const auto num_values = static_cast<int32_t>(num_operands + num_scratch);
+  if (num_operands < 2 || num_values > static_cast<int32_t>(max_values)) {
+    throw std::invalid_argument("an Update has from 2 operands on, and at most 12 values");
+  }
+  for (const auto& operation : operations_) {
+    for (const auto position : {operation.out, operation.a, operation.b, operation.c}) {
+      if (position >= num_values || position < -1) {
+        throw std::invalid_argument("an Operation names value " + std::to_string(position) + ", which there is not");
+      }
+    }
+    if (operation.out < 0 || operation.a < 0) {
+      throw std::invalid_argument("an Operation has a result and at least one operand");
+    }
+    if (operation.out < static_cast<int32_t>(num_operands)) {
+      ++num_writes_[operation.out];
+    }
+  }
+}
+
+std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
+  for (size_t number = 0; number < operands.at(0).size(); ++number) {
+    const auto& parameter = operands[0][number];
+    if (!is_plain(parameter) || !parameter.is_non_overlapping_and_dense()) {
+      return "parameter of a kind that only torch's own step takes";
+    }
+    if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
+      return "parameter that is neither float32 nor float64";
+    }
+    for (size_t i = 1; i < num_operands_; ++i) {
+      const auto& other = operands[i].at(number);
+      if (!is_plain(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
+        return "gradient or state of another kind than its parameter";
+      }
+      if (i > 1 && other.strides() != parameter.strides()) {
+        return "state that is laid out otherwise than its parameter";
+      }
+      for (size_t j = 0; j < i; ++j) {
+        if ((num_writes_[i] || num_writes_[j]) && overlap(other, operands[j][number])) {
+          return "parameter, gradient and state that share memory";
+        }
+      }
+    }
+  }
+  return "";
+}
+
+void Update::run(const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers) const {
+  for (size_t number = 0; number < operands.at(0).size(); ++number) {
+    const auto& parameter = operands[0][number];
+    at::Tensor grad = operands[1][number];
+    if (grad.strides() != parameter.strides()) {
+      grad = at::empty_like(parameter).copy_(grad);
+    }
+    Pointers pointers{};
+    for (size_t i = 0; i < num_operands_; ++i) {
+      pointers[i] = (i == 1 ? grad : operands[i][number]).data_ptr();
+    }
+    const auto& own = numbers.at(number);
+    const bool is_float = parameter.scalar_type() == at::kFloat;
+    const auto range = is_float ? (is_fused_machine() ? &update_range<float, true> : &update_range<float, false>)
+                                : (is_fused_machine() ? &update_range<double, true> : &update_range<double, false>);
+    at::parallel_for(0, parameter.numel(), grain_size, [&](int64_t begin, int64_t end) {
+      range(operations_, num_operands_, num_scratch_, pointers, own, begin, end);
+    });
+    for (size_t i = 0; i < num_operands_; ++i) {
+      bump_version(operands[i][number], num_writes_[i]);
+    }
+  }
+}
+
+std::string why_not_steps(const std::vector<at::Tensor>& steps) {
+  for (const auto& step : steps) {
+    if (!is_plain(step) || step.dim() != 0 || (step.scalar_type() != at::kFloat && step.scalar_type() != at::kDouble)) {
+      return "step count that is no float32 or float64 tensor on the CPU";
+    }
+  }
+  return "";
+}
+
+std::vector<double> advance(const std::vector<at::Tensor>& steps) {
+  std::vector<double> counts;
+  counts.reserve(steps.size());
+  for (const auto& step : steps) {
+    if (step.scalar_type() == at::kFloat) {
+      counts.push_back(*step.mutable_data_ptr<float>() += 1);
+    } else {
+      counts.push_back(*step.mutable_data_ptr<double>() += 1);
+    }
+    bump_version(step, 1);
+  }
+  return counts;
+}
+
+} // namespace gradc

@@ -1,0 +1,61 @@
+// An optimizer's formula, run over a parameter and its state in one pass over memory.
+//
+// Layout.     Update      the operations, in order, and how many tensors (operands) and scratch values they work on
+//             Operation   out = op(a, b, c, number), each of them the position of an operand or of a scratch value
+//
+// Blocks.     A parameter is worked on block by block, all operations on one block before the next, so that a block stays in
+//             the first-level cache. Each operation is one call of ATen's in the optimizer as torch wrote it, rounded as that
+//             call rounds on this machine; every element is computed alone, so neither blocks nor threads change a bit.
+// Versions.   An operation that writes an operand is an in-place call in eager: it counts the operand's version up.
+// The GIL.    Not held while running.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gradc {
+
+enum class UpdateOp : uint8_t {
+  neg, abs, sqrt, // a
+  mul, add_number, div, // a, number
+  mul_values, div_values, maximum, // a, b
+  add, lerp, // a, b, number
+  addcmul, addcdiv, // a, b, c, number
+};
+
+// Positions beyond the operands are scratch values. `number` is a position in the numbers of a run; -1 where there is none.
+struct Operation {
+  UpdateOp op;
+  int32_t out = -1, a = -1, b = -1, c = -1, number = -1;
+};
+
+// The tensors of one operand, one for each parameter.
+using TensorColumn = std::vector<at::Tensor>;
+
+class Update {
+ public:
+  // Throws std::invalid_argument for a position out of range, or an operand that is missing.
+  Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations);
+
+  // Why these tensors cannot be updated here, or "". TensorColumn 0 is the parameter, operand 1 its gradient.
+  std::string why_not(const std::vector<TensorColumn>& operands) const;
+
+  // Runs the operations for each parameter, with its numbers. `operands` must have passed `why_not`.
+  void run(const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers) const;
+
+ private:
+  size_t num_operands_, num_scratch_;
+  std::vector<Operation> operations_;
+  std::vector<uint32_t> num_writes_; // of each operand
+};
+
+// Adds one to each of an optimizer's step counts, as `step += 1` does, and returns the new counts.
+std::vector<double> advance(const std::vector<at::Tensor>& steps);
+
+// Why these are no step counts that `advance` can take, or "".
+std::string why_not_steps(const std::vector<at::Tensor>& steps);
+
+} // namespace gradc

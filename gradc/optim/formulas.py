@@ -1,0 +1,173 @@
+"""The update of each optimizer as data: the calls that torch's own step makes on each parameter, in their order.
+
+    adam, adamax, sgd, rmsprop, adagrad, adadelta: choices -> Formula
+
+A Formula names its operands (the parameter, its gradient, its state) and lists operations on them; ``numbers`` says what each
+named number is, given the settings of a parameter group and the step count. What is computed in Python in torch's step is
+computed in Python here: ``beta ** step`` rounds as it does there. Source of each: ``_single_tensor_*`` in torch.optim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Settings = dict[str, Any]  # the keyword arguments of torch.optim's functional form: lr, weight_decay, ...
+Number = Callable[[Settings, float], float]  # of the settings and the step count
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """``out = op(*values, number)``. Values that are no operands live from the call that makes them to the end."""
+
+    op: str
+    out: str
+    values: tuple[str, ...]
+    number: Number | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    """One optimizer's update. ``operands`` begin with "param" and "grad"."""
+
+    operands: tuple[str, ...]
+    calls: tuple[Call, ...]
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        """The values that are no operands."""
+        return tuple(dict.fromkeys(call.out for call in self.calls if call.out not in self.operands))
+
+    def numbers(self, settings: Settings, step: float) -> list[float]:
+        """The numbers of the calls that have one, in their order."""
+        return [call.number(settings, step) for call in self.calls if call.number is not None]
+
+
+@functools.cache
+def adam(amsgrad: bool, maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
+    """Adam and AdamW (Loshchilov and Hutter 2019: ``is_decoupled``); ``amsgrad`` of Reddi et al. 2018."""
+    second = "max_exp_avg_sq" if amsgrad else "exp_avg_sq"
+    calls, grad = _begin(maximize, has_decay and not is_decoupled)
+    if has_decay and is_decoupled:
+        calls.append(Call("mul", "param", ("param",), lambda s, _: 1 - s["lr"] * s["weight_decay"]))
+    calls += [
+        Call("lerp", "exp_avg", ("exp_avg", grad), lambda s, _: 1 - s["beta1"]),
+        Call("mul", "exp_avg_sq", ("exp_avg_sq",), lambda s, _: s["beta2"]),
+        Call("addcmul", "exp_avg_sq", ("exp_avg_sq", grad, grad), lambda s, _: 1 - s["beta2"]),
+    ]
+    if amsgrad:
+        calls.append(Call("maximum", second, (second, "exp_avg_sq")))
+    calls += [
+        Call("sqrt", "denom", (second,)),
+        Call("div", "denom", ("denom",), lambda s, step: (1 - s["beta2"] ** step) ** 0.5),
+        Call("add_number", "denom", ("denom",), lambda s, _: s["eps"]),
+        Call("addcdiv", "param", ("param", "exp_avg", "denom"), lambda s, step: -(s["lr"] / (1 - s["beta1"] ** step))),
+    ]
+    return Formula(("param", "grad", "exp_avg", "exp_avg_sq", *([second] if amsgrad else [])), tuple(calls))
+
+
+@functools.cache
+def sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+    """Stochastic gradient descent, with a momentum buffer that is there already (Sutskever et al. 2013: ``nesterov``)."""
+    calls, grad = _begin(maximize, has_decay)
+    if has_momentum:
+        calls += [
+            Call("mul", "momentum_buffer", ("momentum_buffer",), lambda s, _: s["momentum"]),
+            Call("add", "momentum_buffer", ("momentum_buffer", grad), lambda s, _: 1 - s["dampening"]),
+        ]
+        if nesterov:
+            calls.append(Call("add", "ahead", (grad, "momentum_buffer"), lambda s, _: s["momentum"]))
+        grad = "ahead" if nesterov else "momentum_buffer"
+    calls.append(Call("add", "param", ("param", grad), lambda s, _: -s["lr"]))
+    return Formula(("param", "grad", *(["momentum_buffer"] if has_momentum else [])), tuple(calls))
+
+
+@functools.cache
+def rmsprop(has_momentum: bool, centered: bool, maximize: bool, has_decay: bool) -> Formula:
+    """RMSprop (Hinton's lectures; ``centered`` of Graves 2013)."""
+    calls, grad = _begin(maximize, has_decay)
+    calls += [
+        Call("mul", "square_avg", ("square_avg",), lambda s, _: s["alpha"]),
+        Call("addcmul", "square_avg", ("square_avg", grad, grad), lambda s, _: 1 - s["alpha"]),
+    ]
+    if centered:
+        calls += [
+            Call("lerp", "grad_avg", ("grad_avg", grad), lambda s, _: 1 - s["alpha"]),
+            Call("addcmul", "avg", ("square_avg", "grad_avg", "grad_avg"), lambda s, _: -1),
+            Call("sqrt", "avg", ("avg",)),
+        ]
+    else:
+        calls.append(Call("sqrt", "avg", ("square_avg",)))
+    calls.append(Call("add_number", "avg", ("avg",), lambda s, _: s["eps"]))
+    if has_momentum:
+        calls += [
+            Call("mul", "momentum_buffer", ("momentum_buffer",), lambda s, _: s["momentum"]),
+            Call("addcdiv", "momentum_buffer", ("momentum_buffer", grad, "avg"), lambda s, _: 1),
+            Call("add", "param", ("param", "momentum_buffer"), lambda s, _: -s["lr"]),
+        ]
+    else:
+        calls.append(Call("addcdiv", "param", ("param", grad, "avg"), lambda s, _: -s["lr"]))
+    state = ["square_avg", *(["grad_avg"] if centered else []), *(["momentum_buffer"] if has_momentum else [])]
+    return Formula(("param", "grad", *state), tuple(calls))
+
+
+@functools.cache
+def adagrad(maximize: bool, has_decay: bool) -> Formula:
+    """Adagrad (Duchi, Hazan and Singer 2011)."""
+    calls, grad = _begin(maximize, has_decay)
+    calls += [
+        Call("addcmul", "state_sum", ("state_sum", grad, grad), lambda s, _: 1),
+        Call("sqrt", "std", ("state_sum",)),
+        Call("add_number", "std", ("std",), lambda s, _: s["eps"]),
+        Call("addcdiv", "param", ("param", grad, "std"), lambda s, step: -(s["lr"] / (1 + (step - 1) * s["lr_decay"]))),
+    ]
+    return Formula(("param", "grad", "state_sum"), tuple(calls))
+
+
+@functools.cache
+def adadelta(maximize: bool, has_decay: bool) -> Formula:
+    """Adadelta (Zeiler 2012)."""
+    calls, grad = _begin(maximize, has_decay)
+    calls += [
+        Call("mul", "square_avg", ("square_avg",), lambda s, _: s["rho"]),
+        Call("addcmul", "square_avg", ("square_avg", grad, grad), lambda s, _: 1 - s["rho"]),
+        Call("add_number", "std", ("square_avg",), lambda s, _: s["eps"]),
+        Call("sqrt", "std", ("std",)),
+        Call("add_number", "delta", ("acc_delta",), lambda s, _: s["eps"]),
+        Call("sqrt", "delta", ("delta",)),
+        Call("div_values", "delta", ("delta", "std")),
+        Call("mul_values", "delta", ("delta", grad)),
+        Call("mul", "acc_delta", ("acc_delta",), lambda s, _: s["rho"]),
+        Call("addcmul", "acc_delta", ("acc_delta", "delta", "delta"), lambda s, _: 1 - s["rho"]),
+        Call("add", "param", ("param", "delta"), lambda s, _: -s["lr"]),
+    ]
+    return Formula(("param", "grad", "square_avg", "acc_delta"), tuple(calls))
+
+
+@functools.cache
+def adamax(maximize: bool, has_decay: bool) -> Formula:
+    """Adamax (Kingma and Ba 2015, section 7)."""
+    calls, grad = _begin(maximize, has_decay)
+    calls += [
+        Call("lerp", "exp_avg", ("exp_avg", grad), lambda s, _: 1 - s["beta1"]),
+        Call("mul", "exp_inf", ("exp_inf",), lambda s, _: s["beta2"]),
+        Call("abs", "norm", (grad,)),
+        Call("add_number", "norm", ("norm",), lambda s, _: s["eps"]),
+        Call("maximum", "exp_inf", ("exp_inf", "norm")),
+        Call("addcdiv", "param", ("param", "exp_avg", "exp_inf"), lambda s, step: -(s["lr"] / (1 - s["beta1"] ** step))),
+    ]
+    return Formula(("param", "grad", "exp_avg", "exp_inf"), tuple(calls))
+
+
+def _begin(maximize: bool, has_decay: bool) -> tuple[list[Call], str]:
+    """What is done to the gradient first, and the name of what it becomes."""
+    calls, grad = list[Call](), "grad"
+    if maximize:
+        calls.append(Call("neg", "ascent", (grad,)))
+        grad = "ascent"
+    if has_decay:
+        calls.append(Call("add", "decayed", (grad, "param"), lambda s, _: s["weight_decay"]))
+        grad = "decayed"
+    return calls, grad

@@ -1,0 +1,60 @@
+"""Prove on this machine that a formula has the bits of torch's own step, before it is used for the first time.
+
+    is_proven: (..., formula, run, settings, dtype) -> bool
+
+Kernels round otherwise from machine to machine: with or without fused multiply-adds, and in the last elements of a tensor. So
+both are run on tensors of many sizes, beside a few numbers that are easily mistreated, and compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.bits import same_bits
+from gradc.optim.formulas import Formula, Settings
+
+SIZES = (0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 1023, 1025, 70001)
+_SPECIAL = (0.0, -0.0, 1e-40, -1e-40, 1e30, -1e30, 1.0, float("inf"), float("nan"))
+_NOT_NEGATIVE = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "state_sum", "acc_delta", "exp_inf")
+_known: dict[tuple[Formula, torch.dtype], bool] = {}
+
+
+def is_proven(
+    columns: tuple[str, ...],
+    original: Callable[..., None],
+    formula: Formula,
+    run: Callable[..., None],
+    settings: Settings,
+    dtype: torch.dtype,
+) -> bool:
+    """True if ``run`` does to tensors of ``dtype`` what ``original`` does, bit for bit. Tried once for each formula.
+
+    The draws come from a generator of their own. Two steps are taken, so that the state of the first goes into the second, and
+    long ones: in a small step last bits get lost.
+    """
+    key, settings = (formula, dtype), {**settings, "lr": 1.0}
+    if key not in _known:
+        ours, theirs = (_tensors(columns, dtype) for _ in range(2))
+        for _ in range(2):
+            original(*(theirs[name] for name in columns), **settings)
+            run(formula, [ours[name] for name in formula.operands], ours.get("step"), settings)
+        _known[key] = all(same_bits(a, b) for name in columns for a, b in zip(ours[name], theirs[name], strict=True))
+    return _known[key]
+
+
+def _tensors(columns: tuple[str, ...], dtype: torch.dtype) -> dict[str, list[Any]]:
+    """Random tensors of all sizes for each argument of the function. State is not negative, where torch's is not either."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(size: int, name: str) -> torch.Tensor:
+        if name == "step":
+            return torch.tensor(float(size % 5))
+        values = torch.randn(size, generator=generator, dtype=torch.float64)
+        values[: len(_SPECIAL)] += torch.tensor(_SPECIAL[:size], dtype=torch.float64) if size > 64 else 0
+        values = values.abs() if name in _NOT_NEGATIVE else values
+        return values.to(dtype)
+
+    return {name: [tensor(size, name) for size in SIZES] for name in columns}
