@@ -1,6 +1,6 @@
 """Cut a tape into segments: the autograd nodes that a compiled region shows to the engine.
 
-    cut: Tape -> tuple[Segment, ...]      in the order in which the forward made them
+    cut: Hoisted -> tuple[Segment, ...]      in the order in which the forward made them
 
 Two tape nodes are of one *stage* when the same differentiable outputs of the region reach them. In the engine's order,
 a maximal run of one stage is a *segment*. A segment is one autograd node at run time, with one next edge for each tape
@@ -14,10 +14,12 @@ import bisect
 import dataclasses
 import functools
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from gradc.analysis.hoist import Hoisted
 from gradc.errors import UnsupportedError
 from gradc.tape.ctx_state import is_python
+from gradc.tape.saves import Saves, saved_by
 from gradc.tape.tape import Edge, Node, Tape
 from gradc.torch_private import sequence_nr
 
@@ -37,14 +39,6 @@ class Exit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Saves:
-    """What one node saved: numbers of the saved tensors it owns, and whether it holds others, which no hook sees."""
-
-    indices: tuple[int, ...]
-    has_hidden: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Segment:
     """A run of tape nodes that becomes one autograd node.
 
@@ -55,7 +49,7 @@ class Segment:
             from ``num_tangents`` on, those of saved values, which only a backward of the backward uses.
         exits: the tape edges that leave, in eager's order.
         saves: what each node saved.
-        kept: numbers of those saved tensors that the user's code keeps by itself: hidden from hooks, unchecked, not freed.
+        on_ctx: numbers of those saved tensors that the user's code put on ``ctx``: hidden from hooks, unchecked, not freed.
     """
 
     number: int
@@ -63,8 +57,8 @@ class Segment:
     entries: tuple[Edge, ...]
     num_tangents: int
     exits: tuple[Exit, ...]
-    saves: dict[Node, Saves]
-    kept: frozenset[int]
+    saves: Mapping[Node, Saves]
+    on_ctx: frozenset[int]
 
     @functools.cached_property
     def saved(self) -> tuple[int, ...]:
@@ -112,65 +106,78 @@ class Segment:
 
 
 def cut(
-    tape: Tape, observables: Iterable[Edge], is_fine: bool = False, made_between: Iterable[Node] = ()
+    hoisted: Hoisted, observables: Iterable[Edge], made_between: Iterable[Node] = (), *, is_split_at_leaves: bool = False
 ) -> tuple[Segment, ...]:
     """Cut the tape below ``observables``, the tape edges of the region's differentiable outputs.
 
-    ``is_fine``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in eager.
     ``made_between``: nodes that stand in the live graph by themselves. No segment has nodes from before and after one of them,
     so that what it sends to a value comes between what those send.
+    ``is_split_at_leaves``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in
+    eager.
 
     Raises:
         UnsupportedError: if the tape leads to a leaf that is no primal.
     """
     observables = tuple(dict.fromkeys(observables))
-    primal_of = {primal.edge: position for position, primal in enumerate(tape.primals) if primal.edge is not None}
-    reach = _Reach(tape, primal_of)
+    primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals) if primal.edge is not None}
+    reach = _Reach(hoisted.tape, primal_of)
     for bit, edge in enumerate(observables):
         reach.walk(edge, 1 << bit)
     saves = reach.add_saved_values()
-    runs = _runs(reach.mask, primal_of if is_fine else {}, sorted(map(sequence_nr, made_between)))
-    number_of = {node: number for number, run in enumerate(runs) for node in run}
+    runs = _runs(reach.mask, primal_of if is_split_at_leaves else {}, sorted(map(sequence_nr, made_between)))
+    return _Joined(hoisted, primal_of, runs, saves).segments(observables)
 
-    entries: list[dict[Edge, int]] = [{} for _ in runs]
 
-    def enter(edge: Edge) -> tuple[int, int]:
-        number = number_of[edge[0]]
-        return number, entries[number].setdefault(edge, len(entries[number]))
+class _Joined:
+    """Where the runs lead, and where gradients enter them."""
 
-    for edge in observables:
-        if edge not in primal_of:
-            enter(edge)
-    exits: list[list[Exit]] = [[] for _ in runs]
-    for number in reversed(range(len(runs))):
-        for node in runs[number]:
-            if all(target is None for target, _ in node.next_functions):
-                raise UnsupportedError("gradient that leads nowhere", node.name(), tape.line_of(node))
-            for position, target in enumerate(node.next_functions):
-                if target[0] is None:
-                    continue
-                if target in primal_of:
-                    primal = tape.detours.get((node, position), primal_of[target])
-                    exits[number].append(Exit(node, position, primal=primal))
-                elif number_of[target[0]] != number:
-                    exits[number].append(Exit(node, position, entry=enter(target)))
-    num_tangents = [len(found) for found in entries]
+    def __init__(
+        self, hoisted: Hoisted, primal_of: Mapping[Edge, int], runs: list[tuple[Node, ...]], saves: Mapping[Node, Saves]
+    ) -> None:
+        self.tape, self.detours, self.primal_of, self.runs, self.saves = hoisted.tape, hoisted.detours, primal_of, runs, saves
+        self.number_of = {node: number for number, run in enumerate(runs) for node in run}
+        self.entries: list[dict[Edge, int]] = [{} for _ in runs]
 
-    for value in (tape.saved[index].edge for run in runs for node in run for index in saves[node].indices):
-        if value is not None and value[0] in number_of and value not in primal_of:
-            enter(value)
-    return tuple(
-        Segment(
-            number,
-            run,
-            tuple(entries[number]),
-            num_tangents[number],
-            tuple(exits[number]),
-            {node: saves[node] for node in run},
-            frozenset(index for node in run for index in saves[node].indices if tape.saved[index].is_kept),
+    def segments(self, observables: Iterable[Edge]) -> tuple[Segment, ...]:
+        for edge in observables:
+            if edge not in self.primal_of:
+                self.enter(edge)
+        exits = [tuple(self.exits_of(number)) for number in reversed(range(len(self.runs)))][::-1]
+        num_tangents = [len(found) for found in self.entries]
+        for index in (index for run in self.runs for index in self.saved_by(run)):
+            value = self.tape.saved[index].edge
+            if value is not None and value[0] in self.number_of and value not in self.primal_of:
+                self.enter(value)
+        return tuple(
+            Segment(
+                number,
+                run,
+                tuple(self.entries[number]),
+                num_tangents[number],
+                exits[number],
+                {node: self.saves[node] for node in run},
+                frozenset(index for index in self.saved_by(run) if self.tape.saved[index].is_on_ctx),
+            )
+            for number, run in enumerate(self.runs)
         )
-        for number, run in enumerate(runs)
-    )
+
+    def enter(self, edge: Edge) -> tuple[int, int]:
+        """The segment that ``edge`` enters, and the number of the entry there."""
+        number = self.number_of[edge[0]]
+        return number, self.entries[number].setdefault(edge, len(self.entries[number]))
+
+    def exits_of(self, number: int) -> Iterator[Exit]:
+        for node in self.runs[number]:
+            if all(target is None for target, _ in node.next_functions):
+                raise UnsupportedError("gradient that leads nowhere", node.name(), self.tape.line_of(node))
+            for position, target in enumerate(node.next_functions):
+                if target in self.primal_of:
+                    yield Exit(node, position, primal=self.detours.get((node, position), self.primal_of[target]))
+                elif target[0] is not None and self.number_of[target[0]] != number:
+                    yield Exit(node, position, entry=self.enter(target))
+
+    def saved_by(self, run: Iterable[Node]) -> Iterator[int]:
+        return (index for node in run for index in self.saves[node].indices)
 
 
 class _Reach:
@@ -198,9 +205,8 @@ class _Reach:
         saves: dict[Node, Saves] = {}
         while new := [node for node in self.mask if node not in saves]:
             for node in new:
-                found, has_hidden = self.tape.saved_by(node)
-                saves[node] = Saves(tuple(found), has_hidden)
-                for edge in (self.tape.saved[index].edge for index in found):
+                saves[node] = saved_by(self.tape, node)
+                for edge in (self.tape.saved[index].edge for index in saves[node].indices):
                     if edge is not None and edge[0] not in self.mask and not self._is_foreign(edge[0]):
                         self.walk(edge, 0)
         return saves

@@ -62,7 +62,7 @@ class Region(Protocol):
 class BuildRegion(Protocol):
     """Makes a region of a tape, with the settings of the region that it is handed in by."""
 
-    def __call__(self, tape: Tape, name: str, is_fine: bool = False) -> Region: ...
+    def __call__(self, tape: Tape, name: str, is_split_at_leaves: bool = False) -> Region: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class BackwardCache:
         settings: Settings,
         name: str,
         build_region: BuildRegion,
-        is_fine: bool = False,
+        is_split_at_leaves: bool = False,
     ) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self.serial = next(_serials)
@@ -96,8 +96,8 @@ class BackwardCache:
         self._derivatives: BoundedCache[tuple[int, BackwardKey, History], _Derivative | Fallback] = BoundedCache(
             MAX_COMPILED, tape.lock
         )
-        cut = lambda tape: build_region(tape, name, is_fine).segments
-        self._specialized = Specialized(CutTape(tape, segments), tape.again, cut, name)
+        cut = lambda tape: build_region(tape, name, is_split_at_leaves).segments
+        self._specialized = Specialized(CutTape(tape, segments), tape.retrace, cut, name)
 
     def grads(self, call: BackwardCall) -> Sequence[torch.Tensor | None]:
         """The gradients along the segment's exits, under the autocast that the region's setting names.
@@ -182,7 +182,7 @@ class BackwardCache:
 
     def sizes_of(self, symbols: Sequence[int]) -> Sizes:
         """The values of the tape's symbols, given in its order."""
-        return Sizes({str(symbol): value for symbol, value in zip(self.tape.recorder.symbols, symbols, strict=True)})
+        return Sizes({str(symbol): value for symbol, value in zip(self.tape.program.symbols, symbols, strict=True)})
 
     @property
     def has_code_of_others(self) -> bool:
@@ -275,7 +275,7 @@ class BackwardCache:
         try:
             tape = record_derivative(self.tape, segment, key, history)
             if self.tape.symints:
-                tape.again = self._retrace_of_derivative(segment, key, history)
+                tape = dataclasses.replace(tape, retrace=self._retrace_of_derivative(segment, key, history))
             derivative = self._build_region(tape, f"derivative of {self.name}")
             return derivative.guarded(torch.compiler.disable(_none_for_other_copies(derivative)))
         except _CANNOT_DERIVE as error:

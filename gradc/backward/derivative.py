@@ -25,7 +25,8 @@ from gradc.ir.program import TensorMeta
 from gradc.ir.recorder import symbolic_number
 from gradc.ir.sizes import Sizes
 from gradc.tape.ctx_state import watching
-from gradc.tape.tape import Tape, record
+from gradc.tape.record import TapeRecorder, record
+from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import weights_among
 
 
@@ -58,11 +59,11 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
     names = ["tangent"] * len(tangents) + [saved_name(tape, index) for index in segment.saved]
     edges = [None] * len(tangents) + [tape.saved[index].edge for index in segment.saved] + [None] * len(tape.symints)
 
-    def backward(derivative: Tape, *primals: Any) -> list[Any]:
+    def backward(derivative: TapeRecorder, *primals: Any) -> list[Any]:
         given = iter(primals[: len(tangents)])
         by_index = dict(zip(segment.saved, primals[len(tangents) :], strict=False))
         incoming = [None if meta is None else next(given) for meta in key.tangents]
-        for index in segment.kept:
+        for index in segment.on_ctx:
             derivative.recorder.identify(tape.saved[index].fake, by_index[index])
         with watching(tape, segment.nodes), tape.unpacking(lambda index: by_index.get(index, tape.saved[index].fake)):
             return run_nodes(tape, segment, incoming, key.needed, create_graph=True, recorder=derivative.recorder)
@@ -73,12 +74,11 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
             [*tangents, *saved, *tape.symints.values()],
             [*names, *map(str, tape.symints)],
             tape.fake_mode,
-            f"{tape.recorder.name}_d",
+            f"{tape.program.name}_d",
             edges=edges,
             is_nested=history.weights is not None,
         )
-    derivative.has_custom_ops |= tape.has_custom_ops
-    return derivative
+    return dataclasses.replace(derivative, has_custom_ops=derivative.has_custom_ops or tape.has_custom_ops)
 
 
 def _inputs(tape: Tape, segment: Segment, key: BackwardKey, history: History) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

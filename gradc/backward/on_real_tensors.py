@@ -19,33 +19,25 @@ from typing import Any
 import torch
 
 from gradc.ambient import autocast_state
-from gradc.analysis.order import live_order, make_detours, uses
+from gradc.analysis.detours import HoistedInput, with_detours
+from gradc.analysis.facts import Facts
+from gradc.analysis.hoist import Hoisted
+from gradc.analysis.order import live_order
 from gradc.analysis.segments import cut
 from gradc.backward.run_nodes import Grads, run_nodes
+from gradc.ir.known import KnownTensors
+from gradc.ir.program import Program
 from gradc.nodes.backward_call import BackwardCall
-from gradc.nodes.live_call import Call
+from gradc.nodes.live_call import Call, Place
 from gradc.tape.ctx_state import giving_out
-from gradc.tape.tape import Edge, Primal, Saved, Tape, edge_of
+from gradc.tape.record import packing
+from gradc.tape.tape import Edge, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
 from gradc.torch_private import next_sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 _NOTHING = torch.empty(0)  # for a node beyond the exits, which the engine visits for nothing
-
-
-class _RealTape(Tape):
-    """A tape with real tensors in it. What was saved is kept as values apart from history, so that nothing holds itself."""
-
-    def __init__(self, parent: Tape) -> None:
-        super().__init__(contextlib.nullcontext(), parent.recorder.name, is_derivative=True)  # type: ignore[arg-type]
-        self.lock, self.has_custom_ops = parent.lock, parent.has_custom_ops
-        self._unpacked = lambda index: _NOTHING
-        self.first_sequence_nr = next_sequence_nr()
-
-    def _pack(self, tensor: torch.Tensor) -> int:
-        self.saved.append(Saved(-1, _history(tensor), tensor.detach(), tensor._version))
-        return len(self.saved) - 1
 
 
 def run_on_real_tensors(tape: Tape, call: BackwardCall) -> Grads:
@@ -63,42 +55,64 @@ def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None]
     under.
     """
     segment, saved, tangents = call.segment, call.saved, call.tangents
-    tape = _RealTape(parent)
+    start = next_sequence_nr()
     stand_ins = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in tangents]
-    primals: list[torch.Tensor] = []
+    lives: list[torch.Tensor] = []
+    primals: list[Primal] = []
     for live, stand_in in zip(tangents, stand_ins):
         if live is not None and stand_in is not None and stand_in.requires_grad:
-            primals.append(live)
-            tape.primals.append(Primal("tangent", None, edge_of(stand_in)))
+            lives.append(live)
+            primals.append(Primal("tangent", live, edge_of(stand_in)))
     for live, edge in zip(saved, edges, strict=True):
         if edge is not None:
-            primals.append(live)
-            tape.primals.append(Primal("saved", None, edge))
+            lives.append(live)
+            primals.append(Primal("saved", live, edge))
     by_index = dict(zip(segment.saved, saved, strict=True))
     unpack = lambda index: by_index.get(index, _NOTHING)
-    with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack):
-        with tape.packing():
-            grads = run_nodes(parent, segment, stand_ins, call.needed, create_graph=True)
-    _share_casts(tape, grads, primals)
-    return _RealRegion(tape, grads, autocast).attach(primals)
+    packed: list[Saved] = []
+    unpacker = Unpacker(lambda index: _NOTHING)
+
+    def pack(tensor: torch.Tensor) -> int:  # as a value apart from its history, so that nothing holds itself
+        packed.append(Saved(-1, _history(tensor), tensor.detach(), tensor._version))
+        return len(packed) - 1
+
+    with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack), packing(pack, unpacker):
+        grads = run_nodes(parent, segment, stand_ins, call.needed, create_graph=True)
+    tape = _real_tape(parent, unpacker, primals, grads, packed, start)
+    return _RealRegion(_sharing_casts(tape, lives), grads, autocast).attach(lives)
 
 
-def _share_casts(tape: _RealTape, grads: Grads, lives: Sequence[torch.Tensor]) -> None:
+def _real_tape(
+    parent: Tape, unpacker: Unpacker, primals: Sequence[Primal], grads: Grads, saved: Sequence[Saved], start: int
+) -> Tape:
+    """What running the nodes of ``parent`` left behind, as a tape with real tensors in it, whose calls nobody wrote down."""
+    return Tape(
+        contextlib.nullcontext(),  # type: ignore[arg-type]
+        Program(parent.program.name, slots=(), inputs=(), constants={}, instructions=(), outputs=()),
+        KnownTensors(),
+        unpacker,
+        tuple(primals),
+        tuple(grads),
+        tuple(saved),
+        is_derivative=True,
+        has_custom_ops=parent.has_custom_ops,
+        first_sequence_nr=start,
+        lock=parent.lock,
+    )
+
+
+def _sharing_casts(tape: Tape, lives: Sequence[torch.Tensor]) -> Hoisted:
     """Make primals of the copies of weights that autocast made: what was unpacked is no weight that its cache knows."""
-    weights = [position for position, is_one in enumerate(weights_among(lives) or ()) if is_one]
-    if not weights:
-        return
-    tape.primals = [dataclasses.replace(primal, fake=live) for primal, live in zip(tape.primals, lives, strict=True)]
-    tape.outputs = grads
-    found = uses(tape)
-    for position in weights:
-        weight = tape.primals[position]
-        for node, _ in found[weight.edge] if weight.edge else ():
+    facts = Facts(tape)
+    casts: list[HoistedInput] = []
+    for position in (position for position, is_one in enumerate(weights_among(lives) or ()) if is_one):
+        edge = tape.primals[position].edge
+        for node, _ in facts.uses_of(edge) if edge else ():
             dtype = node._input_metadata[0].dtype
             if node.name() == "ToCopyBackward0" and (lives[position].device.type, dtype) in autocast_state().enabled:
-                tape.primals.append(Primal("weight", None, (node, 0), position, Cast(dtype)))
-    tape.recorder.inputs = list(range(len(tape.primals)))
-    make_detours(tape)
+                casts.append(HoistedInput(Primal("weight", None, (node, 0), position, Cast(dtype))))
+    inputs, detours = with_detours(facts, casts)
+    return Hoisted(tape, (*tape.primals, *(hoisted.primal for hoisted in inputs)), tape.program, detours)
 
 
 def _made(primal: Primal, call: Call) -> torch.Tensor:
@@ -112,34 +126,34 @@ def _made(primal: Primal, call: Call) -> torch.Tensor:
 class _RealRegion:
     """What ``Call`` reads of a region, for one whose values are there already."""
 
-    def __init__(self, tape: _RealTape, grads: Grads, autocast: Autocast) -> None:
-        self.tape, self.grads = tape, grads
+    def __init__(self, hoisted: Hoisted, grads: Grads, autocast: Autocast) -> None:
+        self.hoisted, self.tape, self.grads = hoisted, hoisted.tape, grads
         self.outputs = [None if grad is None else _history(grad) for grad in grads]
-        self.primal_of = {primal.edge: position for position, primal in enumerate(tape.primals)}
-        self.segments = cut(tape, [edge for edge in self.outputs if edge is not None])
+        self.primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals)}
+        self.segments = cut(hoisted, [edge for edge in self.outputs if edge is not None])
         self.returned = _Values()
         for grad, edge in zip(grads, self.outputs, strict=True):
             if grad is not None and edge is not None and edge not in self.primal_of:
                 self.returned.add(grad.detach(), edge)
         for index in (index for segment in self.segments for index in segment.saved):
-            saved = tape.saved[index]
+            saved = self.tape.saved[index]
             primal = self.primal_of.get(saved.edge)
-            known = ("value", self.returned.add(saved.fake, saved.edge)) if primal is None else ("primal", primal)
+            known = Place(False, self.returned.add(saved.fake, saved.edge)) if primal is None else Place(True, primal)
             self.returned.of_saved[index] = known
-        self.backwards = _RealBackwards(tape, [saved.edge for saved in tape.saved], autocast)
+        bare = dataclasses.replace(self.tape, primals=(), outputs=(), saved=())  # which hold nodes, and these the tape
+        self.backwards = _RealBackwards(bare, [saved.edge for saved in self.tape.saved], autocast)
 
     def attach(self, primals: list[torch.Tensor]) -> Grads:
         """Build the live nodes. The gradients, as what comes out of them."""
         call, start = Call(self, primals), next_sequence_nr()
         call.values = self.returned.tensors
-        for primal in self.tape.primals:
+        for primal in self.hoisted.primals:
             if primal.step is not None:
                 primals.append(_made(primal, call))
         for segment in self.segments:
             call.attach(segment)
-        order = live_order(self.tape, self.segments, {})
+        order = live_order(self.hoisted, self.segments)
         call.put_in_order(order, call.nodes_of_primals(order), call.nodes_of_segments(), (), start)
-        self.tape.primals, self.tape.outputs, self.tape.saved = [], [], []  # which hold nodes, and these the tape
 
         def live(grad: torch.Tensor | None, edge: Edge | None) -> torch.Tensor | None:
             if edge is None:
@@ -155,7 +169,7 @@ class _Values:
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self.of_edge: dict[Edge, int] = {}
-        self.of_saved: dict[int, tuple[str, int]] = {}
+        self.of_saved: dict[int, Place] = {}
 
     def add(self, tensor: torch.Tensor, edge: Edge | None) -> int:
         if edge is not None and edge in self.of_edge:
@@ -169,7 +183,7 @@ class _Values:
 class _RealBackwards:
     """The backwards of such a region: its nodes, run as they are. ``edges``: those of the saved tensors, by number."""
 
-    def __init__(self, tape: _RealTape, edges: list[Edge | None], autocast: Autocast) -> None:
+    def __init__(self, tape: Tape, edges: list[Edge | None], autocast: Autocast) -> None:
         self.tape, self.edges, self.autocast = tape, edges, autocast
 
     def grads(self, call: BackwardCall) -> Grads:

@@ -98,7 +98,7 @@ class _Inputs:
         self.tape, self.segment, self.recorder = tape, segment, recorder
         self.used: list[int] = []
         self._number_of = {index: number for number, index in enumerate(segment.saved)}
-        self._placeholders = {i: tape.saved[i].fake.detach() for i in segment.saved if i not in segment.kept}
+        self._placeholders = {i: tape.saved[i].fake.detach() for i in segment.saved if i not in segment.on_ctx}
 
     def add_tangent(self, position: int, meta: TensorMeta | None, key: BackwardKey) -> torch.Tensor | None:
         if meta is None:
@@ -111,7 +111,7 @@ class _Inputs:
 
     def add_kept(self) -> None:
         """What the code of custom ops keeps, which nobody unpacks."""
-        for index in sorted(self.segment.kept):
+        for index in sorted(self.segment.on_ctx):
             self._add_saved(index, self.tape.saved[index].fake, "kept")
 
     def unpack(self, index: int) -> torch.Tensor:
@@ -124,7 +124,7 @@ class _Inputs:
         return placeholder
 
     def add_symbols(self) -> None:
-        for symbol in self.tape.recorder.symbols:
+        for symbol in self.tape.program.symbols:
             self.recorder.symbols[symbol] = ("int", len(self.recorder.inputs), 0)
             self.recorder.add_input(0, str(symbol), "size")
 
@@ -160,7 +160,7 @@ def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool
             wanted.add(node)
     run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
     number_of = {index: number for number, index in enumerate(segment.saved)}
-    positions = {number_of[index] for saves in run for index in saves.indices if index not in segment.kept}
+    positions = {number_of[index] for saves in run for index in saves.indices if index not in segment.on_ctx}
     return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
 
 
@@ -194,7 +194,7 @@ def entry_label(tape: Tape, segment: Segment, position: int) -> str:
 
 
 def saved_name(tape: Tape, index: int) -> str:
-    return tape.recorder.slots[tape.saved[index].slot].name
+    return tape.program.slots[tape.saved[index].slot].name
 
 
 def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:

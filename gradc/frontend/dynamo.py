@@ -12,13 +12,14 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from gradc.ambient import AutocastState, autocast_of, autocast_state, modes_kept_on_error, unsupported_mode
+from gradc.analysis.facts import analyse
 from gradc.backends import lookup_backend
 from gradc.backward.settings import Settings
 from gradc.config import config
@@ -27,8 +28,8 @@ from gradc.frontend.graph import examples_of, first_line, lift_attributes, place
 from gradc.frontend.patches import patches
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
-from gradc.region.region import Region
-from gradc.tape.tape import Tape, record, recorder_of
+from gradc.region.region import Region, build_region
+from gradc.tape.record import record
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import is_cut_off, is_saving_hooked_by_user, is_view
 from gradc.torch_private.dynamo import guard_weight, tracing_context
@@ -97,10 +98,8 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
     try:
         tape = record(runner_of(graph), examples, names, fake_mode, "forward")
-        if tape.symints:
-            tape.again = recorder_of(runner_of(graph), examples, names, tape)
-        _guard_weights(tape, graph, inputs)
-        region = Region(tape, settings, f"region {next(_region_numbers)}")
+        _guard_weights(analyse(tape).weights, graph, inputs)
+        region = build_region(tape, settings, f"region {next(_region_numbers)}")
         if tape.symints or region.backwards.has_code_of_others:
             region.backwards.compile_nominal()
     except FAKE_TENSOR_ERRORS as error:
@@ -113,10 +112,10 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     return region
 
 
-def _guard_weights(tape: Tape, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def _guard_weights(weights: Mapping[int, bool], graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     """Autocast caches the copies of weights alone: whether an input is one must be as it was when the region was traced."""
     nodes = placeholders(graph)
-    for position, is_weight in tape.weights.items():
+    for position, is_weight in weights.items():
         value, placeholder = inputs[position], nodes[position]
         if value.is_leaf and is_view(value):
             raise UnsupportedError("leaf under autocast that is a view", user_name(placeholder))

@@ -19,7 +19,7 @@ import torch.fx
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.frontend.cells import decomposed
 from gradc.ir.recorder import is_cast_for
-from gradc.tape.tape import Tape
+from gradc.tape.record import TapeRecorder
 
 _CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}
 
@@ -96,7 +96,7 @@ def first_line(graph: torch.fx.GraphModule) -> str:
 def runner_of(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
     """What runs the graph while a tape records, and tells the tape where each call comes from."""
 
-    def run(tape: Tape, *fakes: Any) -> list[Any]:
+    def run(tape: TapeRecorder, *fakes: Any) -> list[Any]:
         with modes_kept_on_error():
             return list(_Runner(graph, tape).run(*fakes, enable_io_processing=False))
 
@@ -106,7 +106,7 @@ def runner_of(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
 class _Runner(torch.fx.Interpreter):
     """Runs Dynamo's graph and tells the tape which line of the user's each call comes from."""
 
-    def __init__(self, graph: torch.fx.GraphModule, tape: Tape) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, tape: TapeRecorder) -> None:
         super().__init__(graph)
         self.tape = tape
 

@@ -7,13 +7,22 @@ Which tape edge, segment and value belong together the region says; see ``HasNod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from gradc.analysis.order import Made
-from gradc.analysis.outputs import Derived, Inner, Output, Plain, Returned, Value
+from gradc.analysis.order import LiveNode, Made
+from gradc.analysis.outputs import (
+    AliasOfInput,
+    AliasOfIntermediate,
+    AliasUsedInside,
+    Constant,
+    InputItself,
+    Output,
+    Value,
+)
 from gradc.analysis.segments import Segment
 from gradc.ir.program import Sym
 from gradc.ir.sizes import Sizes
@@ -23,16 +32,26 @@ from gradc.tape.views import as_view_of
 from gradc.torch_private import is_view, put_in_order, sequence_nr
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a call finds a saved tensor: among its primals, or among the values of the forward."""
+
+    is_primal: bool
+    position: int
+
+
 class HasValues(Protocol):
     """Which value belongs to what.
 
     Attributes:
         of_edge: tape edge -> position of the value it belongs to.
-        of_saved: number of a saved tensor -> ("primal" or "value", position).
+        of_saved: number of a saved tensor -> where it is.
     """
 
-    of_edge: dict[Edge, int]
-    of_saved: dict[int, tuple[str, int]]
+    @property
+    def of_edge(self) -> Mapping[Edge, int]: ...
+    @property
+    def of_saved(self) -> Mapping[int, Place]: ...
 
 
 class HasNodes(Protocol):
@@ -54,10 +73,10 @@ class Call:
     def __init__(self, region: HasNodes, primals: list[Any]) -> None:
         self.region, self.primals = region, primals
         self.values: list[Any] = []
-        self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.recorder.symbols.items()})
+        self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.program.symbols.items()})
         self._entries: dict[tuple[int, int], torch.Tensor] = {}
         self._live: dict[int, torch.Tensor] = {}
-        self._derived: dict[int, torch.Tensor] = {}
+        self._aliases: dict[int, torch.Tensor] = {}
 
     def run(self, forward: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Run the forward, and build the live nodes in Python. They are returned."""
@@ -72,18 +91,21 @@ class Call:
         """The live nodes that were built in Python."""
         return [self._entries[segment.number, 0].grad_fn for segment in self.region.segments]
 
-    def nodes_of_primals(self, order: list[Made]) -> dict[Made, Any]:
-        """Those in the live order, by their places there."""
-        return {item: self.primals[item[1]].grad_fn for item in order if item[0] == "primal"}
+    def nodes_of_primals(self, order: Sequence[LiveNode]) -> list[Any]:
+        """The nodes of the primals in the live order; None for the others there."""
+        return [self.primals[item.number].grad_fn if item.made is Made.PRIMAL else None for item in order]
 
     def put_in_order(
-        self, order: list[Made], of_primals: dict[Made, Any], segments: Any, outputs: Sequence[Any], start: int
+        self, order: Sequence[LiveNode], of_primals: list[Any], segments: Any, outputs: Sequence[Any], start: int
     ) -> None:
         """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order."""
-        nodes = of_primals | {("segment", number, 0): node for number, node in enumerate(segments)}
-        nodes |= {item: _history(outputs[item[1]], item[2]) for item in order if item[0] == "output"}
-        live = [nodes[item] for item in order]
-        put_in_order([node for node in live if node is not None and sequence_nr(node) >= start])
+        nodes = list(of_primals)
+        for position, item in enumerate(order):
+            if item.made is Made.SEGMENT:
+                nodes[position] = segments[item.number]
+            elif item.made is Made.OUTPUT:
+                nodes[position] = _history(outputs[item.number], item.depth)
+        put_in_order([node for node in nodes if node is not None and sequence_nr(node) >= start])
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]
@@ -116,36 +138,34 @@ class Call:
 
     def saved_value(self, index: int) -> torch.Tensor:
         """A saved tensor as eager would have packed it: part of the live graph if it needs a gradient."""
-        kind, position = self.region.returned.of_saved[index]
-        if kind == "primal":
-            return self.primals[position]
+        place = self.region.returned.of_saved[index]
+        if place.is_primal:
+            return self.primals[place.position]
         if self.region.tape.saved[index].edge is None:
-            return self.values[position]
-        return self.live(position)
+            return self.values[place.position]
+        return self.live(place.position)
 
     def live(self, position: int) -> torch.Tensor:
         """A value as the output of its live node; the bare value, if it has none."""
         return self._live.get(position, self.values[position])
 
-    def output(self, output: Output) -> Any:
+    def output(self, kind: Output) -> Any:
         """One output of the region, as ``analysis.outputs.analyse_outputs`` says it is made."""
-        match output:
-            case Plain(value):
+        match kind:
+            case Constant(value):
                 return self.sizes(value)
-            case Returned(position):
+            case InputItself(position):
                 return self.primals[position]
             case Value(position):
                 return self.live(position)
-            case Derived() | Inner():
-                if id(output) not in self._derived:
-                    self._derived[id(output)] = self._derive(output)
-                return self._derived[id(output)]
+            case AliasOfInput() | AliasOfIntermediate() | AliasUsedInside():
+                if id(kind) not in self._aliases:
+                    self._aliases[id(kind)] = self._alias(kind)
+                return self._aliases[id(kind)]
 
-    def _derive(self, output: Derived | Inner) -> torch.Tensor:
-        tensor = self.output(output.base)
-        if isinstance(output, Derived):
-            return output.make(tensor, self.sizes)
-        return as_view_of(tensor, self.output(output.value))
+    def _alias(self, kind: AliasOfInput | AliasOfIntermediate | AliasUsedInside) -> torch.Tensor:
+        base = self.output(kind.base)
+        return as_view_of(base, self.output(kind.value)) if isinstance(kind, AliasUsedInside) else kind.make(base, self.sizes)
 
 
 def _history(tensor: torch.Tensor, depth: int) -> Any:

@@ -34,8 +34,8 @@ class SegmentFunction(torch.autograd.Function):
     def forward(ctx: Any, call: Any, segment: Segment, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         outputs = tuple(call.entry_value(segment, number) for number in range(len(segment.entries)))
-        ctx.kept = {index: call.saved_value(index) for index in segment.kept}
-        ctx.save_for_backward(*(call.saved_value(index) for index in segment.saved if index not in ctx.kept))
+        ctx.on_ctx = {index: call.saved_value(index) for index in segment.on_ctx}
+        ctx.save_for_backward(*(call.saved_value(index) for index in segment.saved if index not in ctx.on_ctx))
         ctx.is_repacked = are_saved_tensors_hooked()
         ctx.backwards, ctx.segment, ctx.sizes, ctx.is_spent = call.region.backwards, segment, call.sizes, False
         return outputs
@@ -46,8 +46,8 @@ class SegmentFunction(torch.autograd.Function):
         segment = ctx.segment
         if ctx.is_spent and segment.has_hidden_saves:
             raise RuntimeError(_BACKWARD_TWICE)
-        unpacked = iter(ctx.saved_tensors if len(ctx.kept) < len(segment.saved) else ())  # raises once they are freed
-        saved = [ctx.kept[index] if index in ctx.kept else next(unpacked) for index in segment.saved]
+        unpacked = iter(ctx.saved_tensors if len(ctx.on_ctx) < len(segment.saved) else ())  # raises once they are freed
+        saved = [ctx.on_ctx[index] if index in ctx.on_ctx else next(unpacked) for index in segment.saved]
         ctx.is_spent = ctx.is_spent or not is_graph_kept()
         needed = [node is not None and will_engine_execute(node) for node, _ in ctx.next_functions]
         stealable = _stealable(tangents)

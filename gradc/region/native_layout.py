@@ -1,6 +1,6 @@
 """A region as the native extension sees it: positions and numbers instead of tape nodes.
 
-    lay_out:        (Region, forward plan) -> Layout, which ``gradc._C.Region`` is made from
+    region_spec:    (forward plan, the parts of a region) -> RegionSpec, which ``gradc._C.Region`` is made from
     direct_outputs: outputs -> what ``gradc._C.Region.direct`` is made from
 
 The native region runs the forward and builds the live nodes in one call. Whatever it does not know it asks
@@ -10,23 +10,24 @@ The native region runs the forward and builds the live nodes in one call. Whatev
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from gradc.ambient import DEVICES, AutocastState
-from gradc.analysis.order import Made, is_detour
-from gradc.analysis.outputs import Derived, Output, Plain, Returned, Value
+from gradc.analysis.detours import is_detour
+from gradc.analysis.hoist import Hoisted
+from gradc.analysis.order import LiveNode
+from gradc.analysis.outputs import AliasOfInput, AliasOfIntermediate, Constant, InputItself, Output, Value
 from gradc.analysis.segments import Segment
 from gradc.backward.cache import BackwardCache
 from gradc.ir.program import Sym
 from gradc.ir.recorder import symbolic_number
-from gradc.tape.tape import Primal
+from gradc.region.returned import Returned
+from gradc.tape.tape import Edge, Primal, Tape
 from gradc.tape.weight_casts import Cast
-
-if TYPE_CHECKING:
-    from gradc.region.region import Region
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
-    ``saved``: (is primal, position, owner or -1, is kept).
+    ``saved``: (is primal, position, owner or -1, is on ctx).
     """
 
     entries: list[Entry]
@@ -55,19 +56,19 @@ class NativeSegment:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class RegionSpec:
     """What ``gradc._C.Region`` reads.
 
     ``made`` are the primals that a direct call makes by itself, behind its arguments: (position of what it is made of, dtype of
-    the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it. ``shapes`` are the
-    expressions whose values each call must bring.
+    the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it, each (what, number, depth).
+    ``shapes`` are the expressions whose values each call must bring.
     """
 
     forward: Any
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
     made: list[tuple[int, torch.dtype | None]]
-    live_order: list[Made]
+    live_order: list[tuple[str, int, int]]
     is_nested: bool | None
     is_fine: bool
     forced_autocast: list[int]
@@ -75,20 +76,29 @@ class Layout:
     shapes: list[Sym]
 
 
-def lay_out(region: Region, forward: Callable[..., Any]) -> Layout:
-    """Number everything that the nodes of ``region`` are made of."""
+def region_spec(
+    forward: Callable[..., Any],
+    hoisted: Hoisted,
+    segments: Sequence[Segment],
+    returned: Returned,
+    order: Sequence[LiveNode],
+    backwards: BackwardCache,
+    is_split_at_leaves: bool,
+) -> RegionSpec:
+    """Number everything that the nodes of a region are made of."""
     shapes: list[Sym] = []
-    owner = {edge: segment.number for segment in region.segments for edge in segment.entries}
-    return Layout(
+    owner: dict[Edge | None, int] = {}
+    owner |= {edge: segment.number for segment in segments for edge in segment.entries}
+    return RegionSpec(
         forward,
-        [_segment(region, segment, owner, shapes) for segment in region.segments],
-        list(region.tape.recorder.symbols.values()),
-        [_made(primal) for primal in region.tape.primals if primal.step is not None and is_made_natively(primal)],
-        region.live_order,
-        region.tape.is_nested,
-        region.is_fine,
-        _forced(region.backwards.settings.backward_autocast),
-        region.backwards,
+        [_segment(hoisted.tape, returned, segment, owner, shapes) for segment in segments],
+        list(hoisted.program.symbols.values()),
+        [_made(primal) for primal in hoisted.primals if primal.step is not None and is_made_natively(primal)],
+        [(node.made.value, node.number, node.depth) for node in order],
+        hoisted.is_nested,
+        is_split_at_leaves,
+        _forced(backwards.settings.backward_autocast),
+        backwards,
         shapes,
     )
 
@@ -102,50 +112,68 @@ def _made(primal: Primal) -> tuple[int, torch.dtype | None]:
     return primal.of, primal.step.dtype if isinstance(primal.step, Cast) else None
 
 
-def direct_outputs(outputs: Sequence[Output]) -> list[tuple[str, int, bool, Any]]:
-    """What a direct call returns: (kind, position, whether of an argument, plain value or maker of a view).
+class DirectKind(enum.StrEnum):
+    """How a direct call makes an output: the constant, an argument, a value, the same as an earlier output, or a view."""
 
-    No call that returns an ``Inner`` is direct.
-    """
+    CONSTANT = "plain"
+    ARGUMENT = "argument"
+    VALUE = "value"
+    AGAIN = "again"
+    VIEW = "view"
+
+
+class DirectOutput(NamedTuple):
+    """``position`` is that of the argument, value or earlier output; ``object`` the constant, or what makes the view."""
+
+    kind: DirectKind
+    position: int = 0
+    is_of_argument: bool = False
+    object: Any = None
+
+
+def direct_outputs(outputs: Sequence[Output]) -> list[DirectOutput]:
+    """What a direct call returns. No call that returns an ``AliasUsedInside`` is direct."""
     first: dict[int, int] = {}
     return [_direct_output(output, first.setdefault(id(output), i), i) for i, output in enumerate(outputs)]
 
 
-def _direct_output(output: Output, first: int, number: int) -> tuple[str, int, bool, Any]:
+def _direct_output(output: Output, first: int, number: int) -> DirectOutput:
     match output:
-        case Plain(value):
-            return "plain", 0, False, value
-        case Returned(position):
-            return "argument", position, True, None
+        case Constant(value):
+            return DirectOutput(DirectKind.CONSTANT, object=value)
+        case InputItself(position):
+            return DirectOutput(DirectKind.ARGUMENT, position, True)
         case Value(position):
-            return "value", position, False, None
-        case Derived() if first < number:
-            return "again", first, False, None
-        case Derived(base):
-            is_of_argument = isinstance(base, Returned)
-            return "view", base.primal if isinstance(base, Returned) else base.position, is_of_argument, output.make
+            return DirectOutput(DirectKind.VALUE, position)
+        case AliasOfInput() | AliasOfIntermediate() if first < number:
+            return DirectOutput(DirectKind.AGAIN, first)
+        case AliasOfInput():
+            return DirectOutput(DirectKind.VIEW, output.base.primal, True, output.make)
+        case AliasOfIntermediate():
+            return DirectOutput(DirectKind.VIEW, output.base.position, False, output.make)
     raise AssertionError(f"{output} has its own way")
 
 
-def _segment(region: Region, segment: Segment, owner: dict[Any, int], shapes: list[Sym]) -> NativeSegment:
+def _segment(
+    tape: Tape, returned: Returned, segment: Segment, owner: Mapping[Edge | None, int], shapes: list[Sym]
+) -> NativeSegment:
     exits = []
     for exit_ in segment.exits:
         target, entry = exit_.entry or (-1, -1)
         exits.append((-1 if exit_.primal is None else exit_.primal, target, entry))
     saved = []
     for index in segment.saved:
-        kind, position = region.returned.of_saved[index]
-        edge = region.tape.saved[index].edge
-        saved.append((kind == "primal", position, owner.get(edge, -1), index in segment.kept))
-    entries = [_entry(region, edge, shapes) for edge in segment.entries]
+        place = returned.of_saved[index]
+        saved.append((place.is_primal, place.position, owner.get(tape.saved[index].edge, -1), index in segment.on_ctx))
+    entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)
 
 
-def _entry(region: Region, edge: Any, shapes: list[Sym]) -> Entry:
+def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:
     node, number = edge
     meta = node._input_metadata[number]
-    value = region.returned.of_edge.get(edge, -1)
+    value = returned.of_edge.get(edge, -1)
     shape = []
     for size in map(symbolic_number, meta.shape):
         if isinstance(size, Sym):

@@ -152,7 +152,7 @@ def _graph(region: Region) -> Graph:
 
 def _saved_bytes(region: Region, segments: Any) -> int:
     """Memory that backward needs and forward made: each storage once, in the sizes of the call that was captured."""
-    primals = {p.fake.untyped_storage()._cdata for p in region.tape.primals if p.fake is not None}
+    primals = {p.fake.untyped_storage()._cdata for p in region.hoisted.primals if p.fake is not None}
     saved = [region.tape.saved[index].fake for index in _saved_by(segments)]
     storages = {fake.untyped_storage()._cdata: fake.untyped_storage() for fake in saved}
     return sum(_hint(storage.nbytes()) for key, storage in storages.items() if key not in primals)

@@ -1,24 +1,25 @@
-"""Tensors that the code of a custom op keeps on ``ctx`` by itself, beside what it saves. See Note [The tape].
+"""Tensors that the code of a custom op puts on ``ctx`` by itself, beside what it saves. See Note [The tape].
 
-    kept_by:    (Tape, node) -> numbers of what the node keeps (``Tape.saved``)
-    watching:   (Tape, nodes) -> a context in which backward must leave the ``ctx`` of these nodes as it is
-    giving_out: (Tape, nodes, number -> tensor) -> a context in which the code of these nodes reads the tensors of a call
+    with_ctx_tensors: (Tape, nodes) -> the tape on which these tensors have numbers among the saved
+    numbers_on_ctx:   (Tape, node) -> the numbers of those that lie on the node's
+    watching:         (Tape, nodes) -> a context in which backward must leave the ``ctx`` of these nodes as it is
+    giving_out:       (Tape, nodes, number -> tensor) -> a context in which the code of these nodes reads the tensors of a call
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradc.errors import UnsupportedError
+from gradc.tape.tape import Node, Saved, Tape
 from gradc.torch_private import is_fake
-
-if TYPE_CHECKING:
-    from gradc.tape.tape import Node, Tape
 
 
 def is_python(node: Node) -> bool:
@@ -26,9 +27,27 @@ def is_python(node: Node) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-def kept_by(tape: Tape, node: Node) -> list[int]:
-    """The numbers of the tensors that ``node`` keeps, ascending."""
-    numbers = (_number_of(tape, leaf) for leaf in _leaves_of_state(node) if is_fake(leaf))
+def with_ctx_tensors(tape: Tape, nodes: Iterable[Node]) -> Tape:
+    """``tape``, where each tensor on the ``ctx`` of ``nodes`` that a call of the region can give out is counted as saved."""
+    found: dict[int, tuple[torch.Tensor, int | None]] = {}
+    saved = list(tape.saved)
+    outputs = {id(out) for out in tape.outputs}
+    for tensor in (leaf for node in nodes for leaf in _leaves_of_state(node) if is_fake(leaf)):
+        slot = tape.slot_of(tensor)
+        is_lazy = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
+        if id(tensor) in found:
+            continue
+        if slot is None or is_lazy or tensor.requires_grad or id(tensor) in outputs:
+            found[id(tensor)] = tensor, None
+        else:
+            found[id(tensor)] = tensor, len(saved)
+            saved.append(Saved(slot, None, tensor, tensor._version, is_on_ctx=True))
+    return dataclasses.replace(tape, saved=tuple(saved), ctx_tensors=MappingProxyType(found)) if found else tape
+
+
+def numbers_on_ctx(tape: Tape, node: Node) -> list[int]:
+    """See the module's docstring; ascending."""
+    numbers = (_number_of(tape, leaf) for leaf in _leaves_of_state(node))
     return sorted({number for number in numbers if number is not None})
 
 
@@ -40,7 +59,7 @@ def watching(tape: Tape, nodes: Iterable[Node]) -> Iterator[None]:
         UnsupportedError: at the end, when the ``ctx`` is as it was before.
     """
     owners = [(node, dict(node.__dict__), _leaves_of_state(node)) for node in nodes if is_python(node)]
-    versions = [(saved.fake, saved.fake._version) for saved in tape.saved if saved.is_kept]
+    versions = [(saved.fake, saved.fake._version) for saved in tape.saved if saved.is_on_ctx]
     changed = []
     try:
         yield
@@ -58,13 +77,13 @@ def watching(tape: Tape, nodes: Iterable[Node]) -> Iterator[None]:
 
 
 @contextmanager
-def giving_out(tape: Tape, nodes: Iterable[Node], kept: Callable[[int], Any]) -> Iterator[None]:
-    """While inside, the code of a custom op that reads its kept tensor number i gets ``kept(i)``."""
+def giving_out(tape: Tape, nodes: Iterable[Node], give: Callable[[int], Any]) -> Iterator[None]:
+    """While inside, the code of a custom op that reads tensor number i from its ``ctx`` gets ``give(i)``."""
     before = [(node, dict(node.__dict__)) for node in nodes if is_python(node)]
 
     def read(leaf: Any) -> Any:
-        number = _number_of(tape, leaf) if is_fake(leaf) else None
-        return leaf if number is None else kept(number)
+        number = _number_of(tape, leaf)
+        return leaf if number is None else give(number)
 
     for node, state in before:
         node.__dict__.update({name: tree_map(read, value) for name, value in state.items()})
@@ -76,14 +95,10 @@ def giving_out(tape: Tape, nodes: Iterable[Node], kept: Callable[[int], Any]) ->
             node.__dict__.update(state)
 
 
-def _number_of(tape: Tape, tensor: torch.Tensor) -> int | None:
-    """The number of a kept tensor; None if a call of the region could not give out the same."""
-    if id(tensor) not in tape.kept:
-        slot = tape.recorder.slot_of(tensor)
-        is_lazy = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
-        is_refused = slot is None or is_lazy or tensor.requires_grad or any(out is tensor for out in tape.outputs)
-        tape.kept[id(tensor)] = tensor, None if is_refused else tape.keep(tensor)
-    return tape.kept[id(tensor)][1]
+def _number_of(tape: Tape, leaf: Any) -> int | None:
+    """The number of a tensor on a ``ctx``; None for anything else, or if a call of the region could not give out the same."""
+    _, number = tape.ctx_tensors.get(id(leaf), (None, None))
+    return number
 
 
 def _leaves_of_state(node: Node) -> list[Any]:

@@ -2,6 +2,7 @@
 
     ViewRecorder: a Recorder under which such views get the nodes that they get in eager
     Views:        Tape -> how each view is made
+    view_again:   (view call, Tape) -> the same view of another tensor
 
 When a view whose base was written into is next used, torch makes its node anew, from the base as it is now: in eager by one
 as_strided, whatever view ops had made it. A fake tensor keeps those ops, and torch would make it by them again, with gradients
@@ -12,22 +13,23 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from gradc import native
 from gradc.errors import UnsupportedError
 from gradc.ir.passes import is_view_op
-from gradc.ir.program import Instruction, Ref, leaves
+from gradc.ir.program import Instruction, Ref, leaves, map_leaves
 from gradc.ir.recorder import Recorder
-from gradc.torch_private import is_view
-
-if TYPE_CHECKING:
-    from gradc.tape.tape import Tape
+from gradc.tape.tape import Tape
+from gradc.torch_private import is_made_under_no_grad, is_view
 
 _aten = torch.ops.aten
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
+Resolve = Callable[[Any], Any]  # a number of the Program's -> the number in a call
+Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
 
 # The ops of views that are no strided part of their base: torch always keeps those.
 NOT_STRIDED = frozenset(
@@ -39,11 +41,13 @@ class ViewRecorder(Recorder):
     """See the module's docstring.
 
     Attributes:
+        view_calls: slot of each view -> the call that made it.
         rewritten: slots of the views whose memory was written into after they were made.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.view_calls: dict[int, Instruction] = {}
         self.rewritten: set[int] = set()
         self._views: dict[int, list[tuple[int, torch.Tensor]]] = collections.defaultdict(list)
         self._not_strided: set[int] = set()
@@ -59,6 +63,7 @@ class ViewRecorder(Recorder):
             is_not_strided = op in NOT_STRIDED or call.reads[0] in self._not_strided
             for slot, tensor in zip(call.outs, leaves(result), strict=True):
                 if slot is not None:
+                    self.view_calls[slot] = call
                     self._views[_storage(tensor)].append((slot, tensor))
                     self._not_strided.update({slot} if is_not_strided else ())
 
@@ -73,27 +78,25 @@ class ViewRecorder(Recorder):
         self.rewritten.add(slot)
 
 
+@dataclasses.dataclass(frozen=True)
 class Views:
     """Which tensors of a tape are views, and of what."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.recorder = tape.recorder
-        made = ((out, instruction) for instruction in tape.recorder.instructions for out in instruction.outs)
-        self.maker = {out: instruction for out, instruction in made if out is not None and is_view_op(instruction.op)}
+    tape: Tape
 
     def path_to(self, out: torch.Tensor) -> tuple[torch.Tensor, list[ViewStep]]:
         """The tensor that ``out`` is a view of, and the view calls that lead from it to ``out``, as its node has it."""
-        slot = self.recorder.slot_of(out)
+        slot = self.tape.slot_of(out)
         if slot is None:
             raise UnsupportedError("output that no recorded call made")
-        steps: list[ViewStep] = []
-        while slot in self.maker:
-            steps.append((self.maker[slot], slot))
-            slot = self.maker[slot].args[0].slot
-            between = self.recorder.tensor_of(slot)
-            if slot in self.maker and between.requires_grad and not is_recorded(between):
+        made, steps = self.tape.view_calls, []
+        while slot in made:
+            steps.append((made[slot], slot))
+            slot = made[slot].args[0].slot
+            between = self.tape.tensor_of(slot)
+            if slot in made and between.requires_grad and not is_recorded(between):
                 raise UnsupportedError("view of a view made under no_grad")
-        return (self.recorder.tensor_of(slot) if steps else out), self._as_rewritten(slot, steps[::-1])
+        return (self.tape.tensor_of(slot) if steps else out), self._as_rewritten(slot, steps[::-1])
 
     def _as_rewritten(self, root: int, steps: list[ViewStep]) -> list[ViewStep]:
         """The steps, in which one as_strided stands for those up to the last view that was rewritten."""
@@ -102,21 +105,21 @@ class Views:
         if last < 0 or is_detached:
             return steps
         call, slot = steps[last]
-        meta = self.recorder.slots[slot].meta
+        meta = self.tape.program.slots[slot].meta
         assert meta is not None, "a strided view"
-        if self.recorder.tensor_of(root).storage_offset() != 0:
+        if self.tape.tensor_of(root).storage_offset() != 0:
             raise UnsupportedError("view, written into, of what does not begin where its memory does", where=call.where)
         args = (Ref(root), meta.shape, meta.stride, meta.offset)
         new = dataclasses.replace(call, op=_aten.as_strided.default, args=args, kwargs={}, outs=(slot,), returns_list=False)
         return [(new, slot), *steps[last + 1 :]]
 
     def _has_new_node(self, slot: int) -> bool:
-        return slot in self.recorder.rewritten and is_recorded(self.recorder.tensor_of(slot))
+        return slot in self.tape.rewritten and is_recorded(self.tape.tensor_of(slot))
 
     def between(self, out: torch.Tensor) -> list[torch.Tensor]:
         """The views that lie between ``out`` and what it is a view of."""
         _, steps = self.path_to(out)
-        return [self.recorder.tensor_of(slot) for _, slot in steps[:-1]]
+        return [self.tape.tensor_of(slot) for _, slot in steps[:-1]]
 
 
 def is_recorded(out: torch.Tensor) -> bool:
@@ -143,6 +146,25 @@ def as_view_of(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     extension = native.extension()
     assert extension is not None, "without it, such views are refused"
     return extension.as_view_of(base, tensor)
+
+
+def view_again(made: ViewStep, tape: Tape) -> Step:
+    """The view call, to be made on another tensor, under its grad mode: what a view may be used for depends on that."""
+    instruction, slot = made
+    index = instruction.outs.index(slot)
+    mode = not is_made_under_no_grad(tape.tensor_of(slot))
+    is_late = slot in tape.outdated
+
+    @torch.set_grad_enabled(mode)
+    def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:
+        if any(isinstance(leaf, Ref) for leaf in instruction.args[1:]):
+            raise UnsupportedError("view op with a tensor argument", str(instruction.op))
+        args = map_leaves(resolve, instruction.args[1:])
+        result = instruction.op(tensor, *args, **map_leaves(resolve, instruction.kwargs))
+        view = result[index] if instruction.returns_list else result
+        return outdate(view) if is_late else view
+
+    return step
 
 
 def _storage(tensor: torch.Tensor) -> int:

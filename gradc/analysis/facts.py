@@ -1,0 +1,111 @@
+"""What can be read off a tape before anything is decided, each thing once.
+
+    analyse: Tape -> Facts
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from gradc.errors import UnsupportedError
+from gradc.ir.program import Instruction
+from gradc.tape.tape import Edge, Node, Tape, edge_of
+from gradc.tape.views import Views, is_recorded
+from gradc.torch_private import is_view, sequence_nr
+
+Use = tuple[Node, int]  # a node, and the number of one of its next edges
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """What ``tape`` says. Most regions need only some of it, so each is worked out when it is first asked for."""
+
+    tape: Tape
+
+    @property
+    def views(self) -> Views:
+        return Views(self.tape)
+
+    def uses_of(self, edge: Edge) -> Sequence[Use]:
+        """Who sends gradients along a tape edge: the next edges of nodes that are it."""
+        return self.uses.get(edge, ())
+
+    def writes_into(self, tensor: torch.Tensor) -> Sequence[Instruction]:
+        """The calls that write into the memory of ``tensor``, in their order."""
+        return [self.tape.program.instructions[number] for number in self._writes.get(_storage(tensor), ())]
+
+    def write_before(self, slot: int) -> Instruction | None:
+        """The first call that writes into the memory of the tensor in ``slot`` before another makes that tensor."""
+        first = next(iter(self._writes.get(_storage(self.tape.tensor_of(slot)), ())), None)
+        return self.tape.program.instructions[first] if first is not None and first < self._made_by[slot] else None
+
+    @functools.cached_property
+    def weights(self) -> Mapping[int, bool]:
+        """Position of each argument that autocast casts inside -> True if it is a weight, whose copy autocast keeps."""
+        fakes = {position: self.tape.primals[position].fake for position in self.tape.casts.values()}
+        return {position: fake is not None and fake.is_leaf and not is_view(fake) for position, fake in fakes.items()}
+
+    @functools.cached_property
+    def uses(self) -> Mapping[Edge, Sequence[Use]]:
+        """Edge -> ``uses_of`` it."""
+        tape = self.tape
+        found: dict[Edge, list[Use]] = collections.defaultdict(list)
+        ends = {primal.edge for primal in tape.primals}
+        seen: set[Node] = set()
+        stack = [edge_of(out) for out in tape.outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+        stack += [saved.edge for saved in tape.saved if saved.edge is not None]
+        while stack:
+            edge = stack.pop()
+            node = edge[0]
+            if node is None or node in seen or edge in ends or sequence_nr(node) < tape.first_sequence_nr:
+                continue
+            seen.add(node)
+            for number, target in enumerate(node.next_functions):
+                found[target].append((node, number))
+                stack.append(target)
+        return dict(found)
+
+    @functools.cached_property
+    def _writes(self) -> Mapping[int, Sequence[int]]:
+        """Storage -> the numbers of the calls that write into it."""
+        found: dict[int, list[int]] = collections.defaultdict(list)
+        for number, call in enumerate(self.tape.program.instructions):
+            for storage in {_storage(self.tape.tensor_of(slot)) for slot in call.writes}:
+                found[storage].append(number)
+        return dict(found)
+
+    @functools.cached_property
+    def _made_by(self) -> Mapping[int | None, int]:
+        """Slot -> the number of the call that makes it."""
+        found: dict[int | None, int] = {}
+        for number, call in enumerate(self.tape.program.instructions):
+            for slot in call.outs:
+                found.setdefault(slot, number)
+        return found
+
+
+def analyse(tape: Tape) -> Facts:
+    """See the module's docstring.
+
+    Raises:
+        UnsupportedError: for a view of a returned view. It hangs below that in eager's graph; made again from the base, it
+            would hang beside it.
+    """
+    facts = Facts(tape)
+    arguments = {id(primal.fake) for primal in tape.primals}
+    returned = {id(out) for out in tape.outputs}
+    for out in tape.outputs:
+        if not isinstance(out, torch.Tensor) or not is_recorded(out) or id(facts.views.path_to(out)[0]) in arguments:
+            continue
+        if any(id(base) in returned for base in facts.views.between(out)):
+            raise UnsupportedError("view of a view, both returned")
+    return facts
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata

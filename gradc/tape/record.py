@@ -1,0 +1,318 @@
+"""Run a function once on fake tensors, and keep the autograd graph that this leaves behind: the tape.
+
+    record: (function, example inputs, fake mode) -> Tape
+
+The tape is eager's own autograd graph, made by torch's own autograd code, with fake tensors in it. Recording happens below
+autograd, so the calls on it are just the ATen calls that eager makes. See Note [The tape].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from gradc.ambient import autocast_set_to, autocast_state
+from gradc.errors import UnsupportedError
+from gradc.ir.program import Instruction
+from gradc.ir.recorder import symbolic_number
+from gradc.tape.ctx_state import with_ctx_tensors
+from gradc.tape.fakes import fake_primal
+from gradc.tape.saves import saved_by
+from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of
+from gradc.tape.views import ViewRecorder, is_outdated
+from gradc.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    autocast_nested,
+    autocast_nesting,
+    forget_view_node,
+    is_fake,
+    is_view,
+    next_sequence_nr,
+    saved_tensors_hooks_enabled,
+    sequence_nr,
+)
+
+_aten = torch.ops.aten
+_BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
+
+
+class TapeRecorder:
+    """A tape in the making. The function that is recorded gets it, to say which line of the user's it is at.
+
+    ``recorder`` notes what it calls.
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool, is_nested: bool) -> None:
+        self.fake_mode, self.is_derivative, self.is_nested = fake_mode, is_derivative, is_nested
+        self.recorder = ViewRecorder(name, lift=self._lift_constant, place=self._place)
+        self._where = ""
+        self._lines: list[tuple[int, str]] = []
+        self._may_cast = is_derivative and is_nested
+
+    def enter_line(self, where: str, is_cast: bool = False, has_autocast_kernel: bool = False) -> None:
+        """From here on, calls and nodes come from the user's line ``where``.
+
+        ``is_cast``: the line's call is itself a cast; ``has_autocast_kernel``: autocast casts for the line's call.
+        """
+        self._where = where
+        self.recorder.ambient = autocast_state()
+        self.recorder.is_autocast_at_work = has_autocast_kernel
+        self._may_cast = bool(self.recorder.ambient.enabled) and torch.is_autocast_cache_enabled() and not is_cast
+        self._lines.append((next_sequence_nr(), where))
+
+    def run(self, function: Callable[..., Any], primals: Sequence[Primal], fakes: Sequence[Any]) -> Tape:
+        """Run ``function`` on the declared inputs: the tape as it is when it returns."""
+        symints, first_sequence_nr = _symints(self.recorder, fakes), next_sequence_nr()
+        saved: list[Saved] = []
+        unpacker = Unpacker(lambda index: tensors[index])
+        tensors: list[torch.Tensor] = []  # without their nodes, some of which must go: see _letting_go_of_written_views
+
+        def pack(tensor: torch.Tensor) -> int:
+            saved.append(self._saved(tensor))
+            tensors.append(tensor)
+            return len(saved) - 1
+
+        with self.recorder, packing(pack, unpacker):
+            outputs = tuple(function(self, *fakes))
+            outdated = frozenset(self.recorder.slot_of(out) for out in outputs if is_fake(out) and is_outdated(out))
+        program = self.recorder.program(())
+        return Tape(
+            self.fake_mode,
+            program,
+            self.recorder.known,
+            unpacker,
+            tuple(primals),
+            outputs,
+            tuple(saved),
+            casts=MappingProxyType(dict(self._casts(primals))),
+            view_calls=MappingProxyType(self.recorder.view_calls),
+            rewritten=frozenset(self.recorder.rewritten),
+            outdated=outdated,
+            is_derivative=self.is_derivative,
+            is_nested=self.is_nested,
+            has_custom_ops=any(call.op.namespace not in ("aten", "prim", "prims") for call in program.instructions),
+            first_sequence_nr=first_sequence_nr,
+            lines=tuple(self._lines),
+            symints=MappingProxyType(symints),
+        )
+
+    def _place(self) -> tuple[str, str]:
+        return self._where, _BY_AUTOCAST if self._may_cast else ""
+
+    def _lift_constant(self, tensor: torch.Tensor) -> int:
+        if is_fake(tensor) and self.is_derivative:
+            return self.recorder.add_phantom(tensor)
+        if is_fake(tensor):
+            raise UnsupportedError("tensor of unknown origin", f"shape {tuple(tensor.shape)}", self._where)
+        return self.recorder.add_constant(tensor)
+
+    def _saved(self, tensor: torch.Tensor) -> Saved:
+        slot = self.recorder.slot_of(tensor)
+        if slot is None and is_fake(tensor):
+            slot = self.recorder.slot_of_alias(tensor)
+        if slot is None:
+            slot = self._lift_constant(tensor)
+        if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
+            slot = self.recorder.source_of(slot)
+        is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
+        if tensor.requires_grad and not is_recorded and is_view(tensor):
+            raise UnsupportedError("view made under no_grad that backward needs", where=self._where)
+        return Saved(slot, edge_of(tensor) if is_recorded else None, tensor, tensor._version)
+
+    def _casts(self, primals: Sequence[Primal]) -> Iterator[tuple[int, int]]:
+        """The copies that autocast might keep: slot of the copy, position of the argument."""
+        for call in self.recorder.instructions:
+            if call.op is _aten._to_copy.default and call.origin == _BY_AUTOCAST:
+                # What is saved is unpacked, in a derivative, as a handle of its own.
+                source = self.recorder.source_of(call.args[0].slot) if self.is_derivative else call.args[0].slot
+                position = self.recorder.declared.get(source)
+                if position is not None and self._may_be_kept(call, primals[position]):
+                    (slot,) = call.outs
+                    assert slot is not None, "a cast returns a tensor"
+                    yield slot, position
+
+    def _may_be_kept(self, cast: Instruction, source: Primal) -> bool:
+        """In a derivative, only if the copy has the history of a cast that autocast makes of an argument."""
+        fake, (slot,) = source.fake, cast.outs
+        assert slot is not None and fake is not None, "a cast takes and returns a tensor"
+        if self.is_derivative:
+            copy = self.recorder.tensor_of(slot)
+            is_wanted = (copy.device.type, copy.dtype) in self.recorder.ambient.enabled
+            if not is_wanted or copy.grad_fn is None or copy.grad_fn.next_functions[0] != source.edge:
+                return False
+        return fake.requires_grad and fake.dtype == torch.float32
+
+
+def record(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    fake_mode: FakeTensorMode,
+    name: str,
+    edges: Sequence[Edge | None] | None = None,
+    is_nested: bool | None = None,
+) -> Tape:
+    """Run ``function`` on fake copies of ``inputs`` with gradient recording as it is now, and return the tape.
+
+    ``inputs`` are tensors (real or fake: only their metadata counts), ints and SymInts. ``function`` takes
+    ``(TapeRecorder, *fakes)`` and returns a flat list. ``edges``, if given, names for an input the edge through which the
+    function really reads it: a saved tensor of another tape keeps that tape's edge. ``is_nested``, if given, tells whether an
+    autocast context is to be taken for open around the function; else it is as there is now.
+
+    Raises:
+        UnsupportedError: for what cannot run on fake tensors.
+    """
+    is_nested = autocast_nesting() > 0 if is_nested is None else is_nested
+    recorder = TapeRecorder(fake_mode, name, edges is not None, is_nested)
+    fakes = [fake_primal(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in inputs]
+    with fake_mode:
+        primals = []
+        for fake, label, edge in zip(fakes, names, edges or [None] * len(fakes), strict=True):
+            primals.append(_primal(fake, label, edge))
+            recorder.recorder.add_input(fake, label, label)
+        before = [_metadata(fake) for fake in fakes]
+        tape = recorder.run(function, primals, fakes)
+    _refuse_changed_primals(tape, fakes, before)
+    _refuse_changed_saved(tape)
+    tape = _letting_go_of_written_views(tape)
+    tape = with_ctx_tensors(tape, _nodes(tape, [*tape.outputs, *_roots(tape)], [saved.edge for saved in tape.saved]))
+    if tape.is_derivative or not tape.symints:
+        return tape
+    return dataclasses.replace(tape, retrace=_retracing(function, inputs, names, tape))
+
+
+@contextmanager
+def packing(pack: Callable[[torch.Tensor], int], unpacker: Unpacker) -> Iterator[None]:
+    """While inside, what nodes save goes to ``pack``. They keep neither of the two: no collector sees what C++ nodes hold."""
+    with saved_tensors_hooks_enabled(), saved_tensors_hooks(_weakly(pack), _weakly(unpacker)):
+        yield
+
+
+def _weakly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``function``, without keeping it alive."""
+    reference = weakref.ref(function)
+
+    def call(value: Any) -> Any:
+        alive = reference()
+        assert alive is not None, "the nodes of a tape are run by who holds the tape"
+        return alive(value)
+
+    return call
+
+
+def _primal(fake: Any, label: str, edge: Edge | None) -> Primal:
+    if not isinstance(fake, torch.Tensor):
+        return Primal(label, None, None)
+    return Primal(label, fake, edge or (edge_of(fake) if fake.requires_grad else None))
+
+
+def _letting_go_of_written_views(tape: Tape) -> Tape:
+    """Give what an op in place on a view saved of its result eager's history, where the view is gone when backward runs.
+
+    The saved result knows the view's new node weakly. Once that is gone, the result is an output of the op's own node, which
+    lies in the CopySlices: under create_graph its gradient goes there, past the CopySlices. The tape holds the view, and so
+    its node.
+    """
+    nodes = _nodes(tape, tape.outputs)
+    all_saved = list(tape.saved)
+    for node in [node for node in nodes if type(node).__name__ == "CopySlices"]:
+        op = tape.op_of(node)
+        own = saved_by(tape, node).indices
+        for index in own:
+            saved = all_saved[index]
+            if saved.edge is None or sequence_nr(saved.edge[0]) < sequence_nr(op) or saved.edge[0] in nodes:
+                continue  # no result, or another node leads to the view's
+            holders = (*tape.outputs, *(other.fake for number, other in enumerate(all_saved) if number not in own))
+            if not any(saved.fake is tensor for tensor in holders):
+                all_saved[index] = dataclasses.replace(saved, edge=(op, 0))
+                forget_view_node(saved.fake)
+    return dataclasses.replace(tape, saved=tuple(all_saved))
+
+
+def _nodes(tape: Tape, tensors: Iterable[Any], edges: Iterable[Edge | None] = ()) -> dict[Node, None]:
+    """The nodes between these tensors and edges, and the primals and beyond."""
+    seen: dict[Node, None] = {}
+    stack = [edge_of(out)[0] for out in tensors if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    stack += [edge[0] for edge in edges if edge is not None]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen and sequence_nr(node) >= tape.first_sequence_nr:
+            seen[node] = None
+            stack += [target for target, _ in node.next_functions]
+    return seen
+
+
+def _roots(tape: Tape) -> Iterator[torch.Tensor]:
+    """What the outputs are views of: a detached one does not lead to the nodes of the other."""
+    for out in tape.outputs:
+        slot = tape.slot_of(out) if isinstance(out, torch.Tensor) else None
+        while slot is not None and slot in tape.view_calls:
+            slot = tape.view_calls[slot].args[0].slot
+        if slot is not None:
+            yield tape.tensor_of(slot)
+
+
+def _retracing(function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str], tape: Tape) -> Any:
+    """``Tape.retrace`` for a tape just recorded from ``function``: records it under the state that there is now."""
+    fakes = [primal.fake for primal in tape.primals]
+    numbers = [None if isinstance(example, torch.Tensor) else symbolic_number(example) for example in examples]
+    state, is_nested, records = autocast_state(), tape.is_nested, torch.is_grad_enabled()
+
+    def retrace(sizes: Callable[[Any], Any]) -> Tape:
+        mode = FakeTensorMode()
+        pairs = zip(fakes, numbers, strict=True)
+        inputs = [sizes(number) if fake is None else fake_primal(fake, mode, sizes) for fake, number in pairs]
+        with autocast_set_to(state), autocast_nested() if is_nested else contextlib.nullcontext():
+            with torch.set_grad_enabled(records):
+                return record(function, inputs, names, mode, tape.program.name, is_nested=is_nested)
+
+    return retrace
+
+
+def _symints(recorder: ViewRecorder, fakes: Sequence[Any]) -> dict[sympy.Symbol, torch.SymInt]:
+    """The SymInt behind each symbol, read where the Program reads it."""
+    found = {}
+    for symbol, (kind, position, dimension) in recorder.symbols.items():
+        source = fakes[position]
+        found[symbol] = source if kind == "int" else getattr(source, kind)(dimension)
+    return found
+
+
+def _metadata(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, FakeTensor):
+        return ()
+    return (
+        tuple(value.size()),
+        tuple(value.stride()),
+        value.storage_offset(),
+        value.untyped_storage()._cdata,
+        value.requires_grad,
+        value.grad_fn,
+    )
+
+
+def _refuse_changed_primals(tape: Tape, fakes: list[Any], before: list[tuple[Any, ...]]) -> None:
+    """An in-place op may change an input's values; its shape, storage or history are for eager to change."""
+    for fake, primal, old in zip(fakes, tape.primals, before, strict=True):
+        new = _metadata(fake)
+        if new[4:] != old[4:]:
+            raise UnsupportedError("input mutated in place with gradient recording", primal.name)
+        if new != old:
+            raise UnsupportedError("input whose shape or storage is changed", primal.name)
+
+
+def _refuse_changed_saved(tape: Tape) -> None:
+    """In-place use of a value that backward needs: eager raises at backward, with the right words, so eager runs it."""
+    for saved in tape.saved:
+        if saved.fake._version != saved.version:
+            raise UnsupportedError("saved tensor modified in place inside the region")
