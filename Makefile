@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan bench clean
+.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan tsan bench clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -17,6 +17,7 @@ help:
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
+	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -69,11 +70,21 @@ steps: venv
 ASAN       := build/asan
 ASAN_TESTS ?= tests/executor tests/tape tests/analysis tests/backward tests/nodes tests/region tests/capture tests/symbolic tests/compiled_autograd/test_cache_misses.py $(wildcard tests/semantics/test_*.py)
 asan: venv
-	GRADC_SANITIZE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(ASAN) --build-temp $(ASAN)-objects
+	GRADC_SANITIZE=address PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(ASAN) --build-temp $(ASAN)-objects
 	cp -r tests benchmarks docs pyproject.toml README.md $(ASAN)
 	cd $(ASAN) && LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
 	  $(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider --capture=sys -k "not thousand_steps and not memory_is_flat" $(ASAN_TESTS)
+
+# Python, torch and OpenMP are not instrumented: what they read and write is passed over, while their locks count.
+TSAN       := build/tsan
+TSAN_TESTS ?= tests/nodes/test_threads.py tests/semantics/test_threads.py
+tsan: venv
+	GRADC_SANITIZE=thread PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(TSAN) --build-temp $(TSAN)-objects
+	cp -r tests benchmarks docs pyproject.toml README.md $(TSAN)
+	cd $(TSAN) && LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libtsan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
+	  TSAN_OPTIONS=ignore_noninstrumented_modules=1:exitcode=66:suppressions=tests/tsan.txt PYTHONPATH=. \
+	  $(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider --capture=sys -k "not data_loader" $(TSAN_TESTS)
 
 THREADS ?= 1
 bench: venv

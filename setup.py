@@ -4,7 +4,8 @@ Skipped, so that the Python interpreter serves, if there are no sources, if no C
 ``GRADC_NO_EXTENSION=1``. With a compiler present, a build that fails is an error. It is built against the installed
 torch, hence ``pip install --no-build-isolation -e .``.
 
-``GRADC_SANITIZE=1`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``.
+``GRADC_SANITIZE=address`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``;
+``GRADC_SANITIZE=thread`` with ThreadSanitizer, for ``make tsan``.
 """
 
 import glob
@@ -16,9 +17,13 @@ from setuptools import Extension, setup
 SOURCES = sorted(glob.glob("gradc/**/csrc/*.cpp", recursive=True) + ["gradc/bindings/module.cpp"])
 HEADERS = sorted(glob.glob("gradc/**/csrc/*.h", recursive=True))
 OPTIMIZED = ["-O3", "-g0"]
-# Without vptr, which needs type information that torch's libraries do not export.
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
-SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
+SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer"]
+SANITIZERS = {
+    # Without vptr, which needs type information that torch's libraries do not export.
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
+    # Fences in torch's headers, which it does not know, guard the counts of Python's references.
+    "thread": ["-fsanitize=thread", "-Wno-tsan"],
+}
 
 
 def why_skipped() -> str:
@@ -33,10 +38,18 @@ def why_skipped() -> str:
     return ""
 
 
+def sanitizers() -> list[str]:
+    """The flags that GRADC_SANITIZE asks for; none where it is not set."""
+    asked = os.environ.get("GRADC_SANITIZE", "")
+    if asked and asked not in SANITIZERS:
+        raise SystemExit(f"GRADC_SANITIZE={asked}: must be one of {', '.join(SANITIZERS)}")
+    return SANITIZERS.get(asked, [])
+
+
 def extension() -> Extension:
     from torch.utils import cpp_extension
 
-    sanitize = os.environ.get("GRADC_SANITIZE") == "1"
+    sanitize = sanitizers()
     # As system headers, so that -Werror concerns our own code only.
     headers = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     return Extension(
@@ -45,10 +58,10 @@ def extension() -> Extension:
         depends=HEADERS,
         language="c++",
         extra_compile_args=[
-            *(SANITIZED if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",
+            *([*SANITIZED, *sanitize] if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",
             "-I" + os.path.abspath("gradc"), *headers,
         ],
-        extra_link_args=SANITIZERS if sanitize else [],
+        extra_link_args=sanitize,
         library_dirs=cpp_extension.library_paths(),
         libraries=["c10", "torch", "torch_cpu", "torch_python"],
     )

@@ -2,7 +2,6 @@
 
 #include "nodes/csrc/segment_node.h"
 
-#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -69,14 +68,7 @@ variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::v
       is_owned[i] = may_write_over(inputs[i]);
     }
   }
-  if (segment) {
-    segment->set_walked(true, std::move(is_owned));
-  }
-  const auto restore = c10::make_scope_exit([segment] {
-    if (segment) {
-      segment->set_walked(false);
-    }
-  });
+  const WalkedRun walked(segment, std::move(is_owned));
   if (!keep_graph) {
     node.will_release_variables();
   }

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/SafePyObject.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -176,9 +177,8 @@ variable_list apply_to(Walk& walk, uint32_t node, const StandIns& stand_ins, con
   Call call{*live.node, live.node->num_outputs(), nullptr};
   TraceState state(std::move(sizes), 0);
   SwapSavedVariables swap(compiler, state, Py_None, node_call);
-  current = &call;
+  const auto restore = c10::make_scope_exit([outer = std::exchange(current, &call)] { current = outer; });
   auto outputs = live.node->apply_with_saved(inputs, swap);
-  current = nullptr;
   if (call.error) {
     std::rethrow_exception(call.error);
   }
@@ -221,6 +221,8 @@ variable_list EngineRun::trace(uint32_t node, variable_list inputs) {
   observer_->enter(node, inputs);
   variable_list outputs;
   {
+    static std::recursive_mutex mutex; // torch has room for one compiler in a process, and asserts that there is none
+    const std::lock_guard lock(mutex);
     const PyCompilerGuard guard(std::make_unique<Compiler>());
     outputs = apply_to(walk_, node, *stand_ins_, inputs);
   }

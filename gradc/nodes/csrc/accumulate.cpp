@@ -5,10 +5,9 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <typeinfo>
-#include <unordered_set>
 #include <vector>
 
 namespace gradc {
@@ -52,17 +51,12 @@ std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grad
 class HiddenEdges {
  public:
   HiddenEdges(Node& node, std::vector<size_t> positions) : node_(node.getptr()), positions_(std::move(positions)) {
-    const std::lock_guard lock(mutex_);
     for (const auto position : positions_) {
       leaves_.push_back(std::move(node.next_edges()[position].function));
     }
-    all_.insert(this);
   }
   ~HiddenEdges() {
-    const std::lock_guard lock(mutex_);
-    if (all_.erase(this)) {
-      show();
-    }
+    show();
   }
   HiddenEdges(const HiddenEdges&) = delete;
   HiddenEdges& operator=(const HiddenEdges&) = delete;
@@ -70,28 +64,25 @@ class HiddenEdges {
   HiddenEdges& operator=(HiddenEdges&&) = delete;
 
   // A node whose edges are back before the engine has looked at them sends the leaves nothing, which they ignore.
-  static void show_all() {
-    const std::lock_guard lock(mutex_);
-    for (auto* hidden : all_) {
-      hidden->show();
-    }
-    all_.clear();
-  }
-
- private:
   void show() {
+    if (is_shown_.exchange(true)) {
+      return;
+    }
     for (size_t i = 0; i < positions_.size(); ++i) {
       node_->next_edges()[positions_[i]].function = std::move(leaves_[i]);
     }
   }
 
-  static inline std::mutex mutex_;
-  static inline std::unordered_set<HiddenEdges*> all_;
-
+ private:
+  std::atomic<bool> is_shown_{false}; // a graph task may end in another thread
   c10::intrusive_ptr<Node> node_;
   std::vector<size_t> positions_;
   std::vector<c10::intrusive_ptr<Node>> leaves_;
 };
+
+// What this thread hides: of one node at most, since each segment shows what is hidden before it runs. Never another thread's, whose
+// engine may be reading those very edges.
+thread_local std::weak_ptr<HiddenEdges> hidden_here;
 
 // A backward pass of the engine's own, over the whole graph, that nobody profiles.
 bool is_plain_pass() {
@@ -119,9 +110,10 @@ void accumulate_unwatched(Node& node, variable_list& grads) {
   for (const auto position : positions) {
     leaves.push_back(node.next_edge(position).function);
   }
+  auto hidden = std::make_shared<HiddenEdges>(node, positions);
+  hidden_here = hidden;
   // Called or not, the callback goes with the graph task, whether that ends well or in an error.
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [hidden = std::make_shared<HiddenEdges>(node, positions)]() mutable { hidden.reset(); });
+  torch::autograd::Engine::get_default_engine().queue_callback([hidden = std::move(hidden)]() mutable { hidden.reset(); });
   for (size_t i = 0; i < positions.size(); ++i) {
     variable_list grad;
     grad.push_back(std::move(grads[positions[i]]));
@@ -130,7 +122,9 @@ void accumulate_unwatched(Node& node, variable_list& grads) {
 }
 
 void show_hidden_edges() {
-  HiddenEdges::show_all();
+  if (const auto hidden = hidden_here.lock()) {
+    hidden->show();
+  }
 }
 
 } // namespace gradc

@@ -3,7 +3,7 @@
 // The engine would send each through its queue, which takes longer than a small layer's own backward does. A leaf qualifies if the
 // only way to its AccumulateGrad is one edge of this node, so that no other gradient could have been added first, and if no hook
 // sees what arrives. The engine follows what edges it finds, so those to such leaves are away until the backward pass is over,
-// another segment runs, or another pass begins inside this one or beside it.
+// another segment runs in this thread, or another pass begins inside this one.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +18,7 @@ bool has_hooks(torch::autograd::Node& node);
 // node's leaves has hooks, or where it would not pay.
 void accumulate_unwatched(torch::autograd::Node& node, torch::autograd::variable_list& grads);
 
-// Puts all edges back. To be called before a backward pass begins, and before a segment runs.
+// Puts the edges back that this thread hides. To be called before a backward pass begins inside another, and before a segment runs.
 void show_hidden_edges();
 
 } // namespace gradc

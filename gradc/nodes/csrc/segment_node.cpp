@@ -15,6 +15,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <string_view>
 #include <typeinfo>
@@ -180,9 +181,10 @@ BackwardCache::Found BackwardCache::find(const Key& key) const {
 }
 
 void BackwardCache::keep(Key key, std::shared_ptr<const CompiledBackward> backward) {
+  decltype(known_) dropped; // without the lock: it takes the GIL, which a thread that waits for the lock may hold
   const std::lock_guard lock(mutex_);
   if (known_.size() >= kept) {
-    known_.clear();
+    known_.swap(dropped);
   }
   known_.emplace(std::move(key), std::move(backward));
 }
@@ -194,7 +196,11 @@ void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, boo
   is_repacked_ = is_repacked;
 }
 
+// Several threads may do this to one graph, while others run it: the list keeps its place in memory.
 void SegmentNode::show_entries(size_t end) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  input_metadata_.reserve(layout().entries.size());
   for (size_t number = num_inputs(); number < end; ++number) {
     const auto& entry = layout().entries[number];
     std::vector<c10::SymInt> shape;
@@ -207,6 +213,22 @@ void SegmentNode::show_entries(size_t end) {
 }
 
 namespace {
+
+// Puts a wrapper of ours around a hook where it stands. Another thread's engine may be going through the list: it finds the hook, or
+// the wrapper around it, and never an empty place.
+template <typename Wrapper, typename... Arguments>
+Wrapper& wrap(std::unique_ptr<torch::autograd::FunctionPreHook>& hook, const Arguments&... arguments) {
+  using Hook = torch::autograd::FunctionPreHook;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (auto* wrapper = dynamic_cast<Wrapper*>(hook.get())) {
+    return *wrapper;
+  }
+  static_assert(sizeof(hook) == sizeof(Hook*));
+  auto* wrapper = new Wrapper(std::unique_ptr<Hook>(hook.get()), arguments...);
+  std::atomic_ref(reinterpret_cast<Hook*&>(hook)).store(wrapper, std::memory_order_release);
+  return *wrapper;
+}
 
 // A hook of an output. In eager the output's node does not run if gradients come in for what was saved before it only.
 class OutputHook : public torch::autograd::FunctionPreHook {
@@ -243,9 +265,7 @@ class OutputHook : public torch::autograd::FunctionPreHook {
 std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& SegmentNode::tensor_pre_hooks() noexcept {
   auto& hooks = Node::tensor_pre_hooks();
   for (auto& hook : hooks) {
-    if (!dynamic_cast<OutputHook*>(hook.get())) {
-      hook = std::make_unique<OutputHook>(std::move(hook), *this);
-    }
+    wrap<OutputHook>(hook, *this);
   }
   return hooks;
 }
@@ -323,7 +343,7 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(grads);
   }
-  if (is_compilable && !is_walked_ && !saved_.empty()) {
+  if (is_compilable && !WalkedRun::of(*this) && !saved_.empty()) {
     accumulate_unwatched(*this, grads);
   }
   return grads;
@@ -336,10 +356,7 @@ void SegmentNode::pass_over_hooks_of_unreached_leaves(const variable_list& grads
       continue;
     }
     for (auto& hook : leaf->tensor_pre_hooks()) {
-      if (!dynamic_cast<LeafHook*>(hook.get())) {
-        hook = std::make_unique<LeafHook>(std::move(hook));
-      }
-      static_cast<LeafHook&>(*hook).pass_over();
+      wrap<LeafHook>(hook).pass_over();
     }
   }
 }
@@ -380,9 +397,10 @@ bool SegmentNode::may_add_up() const {
   if (layout().shared.empty() || !post_hooks().empty()) {
     return false;
   }
+  const bool is_walked = WalkedRun::of(*this) != nullptr;
   for (const auto& exits : layout().shared) {
     const auto& target = next_edge(exits.front()).function;
-    if (!target || target.use_count() != exits.size() + is_walked_ || !dynamic_cast<torch::autograd::AccumulateGrad*>(target.get())) {
+    if (!target || target.use_count() != exits.size() + is_walked || !dynamic_cast<torch::autograd::AccumulateGrad*>(target.get())) {
       return false;
     }
   }
@@ -392,11 +410,12 @@ bool SegmentNode::may_add_up() const {
 // The odd tangents to which the engine would add others in place, as nobody else holds them.
 std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) const {
   const size_t by_engine = post_hooks().empty() ? 1 : 2;
+  const auto* walked = WalkedRun::of(*this);
   std::vector<int64_t> positions;
   for (size_t i = 0; i < tangents.size(); ++i) {
     const auto& tangent = tangents[i];
     if (tangent.defined() && is_plain(tangent) && is_odd(tangent)) {
-      if (is_owned_.empty() ? may_write_over(tangent, by_engine) : is_owned_[i]) {
+      if (walked && !walked->is_owned().empty() ? walked->is_owned()[i] : may_write_over(tangent, by_engine)) {
         positions.push_back(static_cast<int64_t>(i));
       }
     }
@@ -509,6 +528,23 @@ std::optional<variable_list> SegmentNode::differentiate(
     }
   }
   return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
+}
+
+namespace {
+
+thread_local const WalkedRun* walked_here = nullptr;
+
+} // namespace
+
+WalkedRun::WalkedRun(const SegmentNode* segment, std::vector<bool> is_owned)
+    : segment_(segment), is_owned_(std::move(is_owned)), outer_(std::exchange(walked_here, this)) {}
+
+WalkedRun::~WalkedRun() {
+  walked_here = outer_;
+}
+
+const WalkedRun* WalkedRun::of(const SegmentNode& segment) {
+  return walked_here && walked_here->segment_ == &segment ? walked_here : nullptr;
 }
 
 bool may_write_over(const at::Tensor& tensor, size_t num_refs) {

@@ -177,12 +177,6 @@ struct SegmentNode : torch::autograd::Node {
   bool is_entered_inside() const {
     return num_inputs() > layout().num_tangents;
   }
-  // Between true and false, a walk over the live graph holds each node that this one leads to, once. `is_owned` tells of each
-  // tangent whether only the walk holds it; empty: as it is.
-  void set_walked(bool is_walked, std::vector<bool> is_owned = {}) {
-    is_walked_ = is_walked;
-    is_owned_ = std::move(is_owned);
-  }
   const SegmentLayout& layout() const {
     return region_->segments[number_];
   }
@@ -225,8 +219,27 @@ struct SegmentNode : torch::autograd::Node {
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
-  bool is_walked_ = false;
+};
+
+// As long as it lives, this thread runs `segment` for a walk over the live graph, which holds each node that the segment leads to,
+// once. `is_owned` tells of each tangent whether only the walk holds it; empty: as it is. Of the run and not of the node: another
+// thread may run the same node at that time.
+class WalkedRun {
+ public:
+  explicit WalkedRun(const SegmentNode* segment, std::vector<bool> is_owned = {});
+  ~WalkedRun();
+  WalkedRun(const WalkedRun&) = delete;
+  WalkedRun& operator=(const WalkedRun&) = delete;
+  // The run of `segment` that is under way in this thread; null if it is not one of a walk.
+  static const WalkedRun* of(const SegmentNode& segment);
+  const std::vector<bool>& is_owned() const {
+    return is_owned_;
+  }
+
+ private:
+  const SegmentNode* segment_;
   std::vector<bool> is_owned_;
+  const WalkedRun* outer_;
 };
 
 // True if something runs when the gradient of one of the leaves arrives: a hook of the tensor's, or one on its

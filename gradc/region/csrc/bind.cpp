@@ -78,7 +78,7 @@ class PythonDerive : public Derive {
       auto found = derivatives_.find(place);
       if (found == derivatives_.end()) {
         if (derivatives_.size() >= max_derivatives) { // sizes that keep changing
-          derivatives_.clear();
+          std::exchange(derivatives_, {}); // what dies here may run Python, which may come back here
         }
         auto region = keep(backwards_->attr("differentiable_native")(segment, to_python(saved), to_python(tangents), needed));
         found = derivatives_.emplace(place, std::move(region)).first;
