@@ -4,7 +4,7 @@
     fallback(kind, ...) -> None         counted, logged, an error where the caller asked for fullgraph
     is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
     is_heard(artifact) -> bool          True when, besides, somebody listens
-    listening() -> list of events       what happened inside: (artifact, what was made or said); explain.py reads it
+    listening() -> list of Event        what happened inside; gradc.explain reads it
 
 Near the ground: imports nothing of gradc but errors and torch_private.
 """
@@ -17,6 +17,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from gradc.errors import ConfigError, FallbackError
 from gradc.torch_private.logs import artifact_logger, log_names
@@ -40,8 +41,35 @@ class Fallback:
     where: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """One segment: how many autograd nodes of eager's it stands for, what it keeps, and the user's line it ends with."""
+
+    num_nodes: int
+    saved_bytes: int
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """One region. ``num_calls``: ATen calls of its forward. ``saved_bytes``: kept for backward, beside its inputs."""
+
+    name: str
+    num_calls: int
+    segments: tuple[Cut, ...]
+    saved_bytes: int
+    where: str
+
+
+class Event(NamedTuple):
+    """Something that happened: the artifact it is logged under, and a value (Graph, Fallback) or the text that is logged."""
+
+    artifact: str
+    what: Graph | Fallback | str
+
+
 counters = Counters()
-_listeners: list[list[tuple[str, object]]] = []
+_listeners: list[list[Event]] = []
 # They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
 LOG_NAMES = log_names("gradc", ARTIFACTS)
 LOG_NAMES.apply()
@@ -62,24 +90,24 @@ def is_heard(artifact: str) -> bool:
     return bool(_listeners) or is_logged(artifact)
 
 
-def log(artifact: str, text: str | Callable[[], str], event: object = None) -> None:
+def log(artifact: str, text: str | Callable[[], str], what: Callable[[], Graph | Fallback] | None = None) -> None:
     """Log ``text`` (or what it returns: then built only if somebody reads it) under ``artifact``.
 
-    Whoever listens gets ``event``, or the text if there is none.
+    Whoever listens gets what ``what`` returns, or else the text.
     """
     if _listeners:
-        happened = event if event is not None else text() if callable(text) else text
+        event = Event(artifact, what() if what is not None else text() if callable(text) else text)
         for listener in _listeners:
-            listener.append((artifact, happened))
+            listener.append(event)
     target = logger(artifact)
     if target.isEnabledFor(logging.DEBUG):
         target.debug("%s", text() if callable(text) else text)
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[list[tuple[str, object]]]:
-    """Everything that is logged inside, in any thread and whatever is switched on, as (artifact, event)."""
-    events: list[tuple[str, object]] = []
+def listening() -> Iterator[list[Event]]:
+    """Everything that is logged inside, in any thread and whatever is switched on."""
+    events: list[Event] = []
     _listeners.append(events)
     try:
         yield events
@@ -105,7 +133,7 @@ def fallback(kind: str, detail: str = "", where: str = "", *, fullgraph: bool = 
             "or take it\n  out of the compiled function."
         )
     count("fallbacks", kind)
-    log("fallbacks", lambda: f"runs eagerly: {message}", Fallback(kind, detail, where))
+    log("fallbacks", lambda: f"runs eagerly: {message}", lambda: Fallback(kind, detail, where))
 
 
 def set_logs(names: str) -> None:

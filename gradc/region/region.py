@@ -34,6 +34,7 @@ from gradc.journal import log
 from gradc.nodes.live_call import Call
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
 from gradc.region.returned import Returned, choose_returned
+from gradc.region.summary import graph_of
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private import autocast_nesting, has_gradient_hooks, next_sequence_nr
@@ -69,7 +70,7 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,
         None if spec is None else native.region(spec), () if spec is None else tuple(spec.shapes),
     )  # fmt: skip
-    log("graphs", lambda: f"forward of {name}\n{forward}", region)
+    log("graphs", lambda: f"forward of {name}\n{forward}", lambda: graph_of(name, hoisted, segments, forward))
     return region
 
 

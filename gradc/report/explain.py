@@ -14,35 +14,13 @@ from typing import Any
 
 import torch
 
-from gradc.analysis.segments import Segment
 from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.compile import compile
 from gradc.frontend.control import reset
-from gradc.journal import Fallback, listening
-from gradc.region.region import Region
+from gradc.journal import Fallback, Graph, listening
 from gradc.report.check import copies, differentiate
 from gradc.text_table import table
 from gradc.torch_private import compilations, graph_breaks, is_compiled
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """One segment: how many autograd nodes of eager's it stands for, what it keeps, and the user's line it ends with."""
-
-    num_nodes: int
-    saved_bytes: int
-    where: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Graph:
-    """One region. ``num_calls``: ATen calls of its forward. ``saved_bytes``: kept for backward, beside its inputs."""
-
-    name: str
-    num_calls: int
-    segments: tuple[Cut, ...]
-    saved_bytes: int
-    where: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,41 +107,16 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
         new = [done for done in compilations() if not any(done is old for old in known)]
         reasons = [reason for reason, times in graph_breaks().items() if times > breaks.get(reason, 0)]
         return Explanation(
-            graphs=tuple(_graph(event) for _, event in events if isinstance(event, Region)),
+            graphs=tuple(event.what for event in events if isinstance(event.what, Graph)),
             graph_breaks=tuple(_graph_break(reason, new) for reason in reasons),
-            fallbacks=tuple(event for _, event in events if isinstance(event, Fallback)),
+            fallbacks=tuple(event.what for event in events if isinstance(event.what, Fallback)),
             recaptures=(
                 *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
-                *(str(event) for artifact, event in events if artifact == "recompiles"),
+                *(str(event.what) for event in events if event.artifact == "recompiles"),
             ),
         )
 
     return run
-
-
-def _graph(region: Region) -> Graph:
-    cuts = tuple(
-        Cut(len(segment.nodes), _saved_bytes(region, [segment]), region.tape.line_of(segment.nodes[0]))
-        for segment in region.segments
-    )
-    where = next((call.where for call in region.forward.instructions if call.where), "")
-    return Graph(region.name, len(region.forward.instructions), cuts, _saved_bytes(region, region.segments), where)
-
-
-def _saved_bytes(region: Region, segments: Any) -> int:
-    """Memory that backward needs and forward made: each storage once, in the sizes of the call that was captured."""
-    primals = {p.fake.untyped_storage()._cdata for p in region.hoisted.primals if p.fake is not None}
-    saved = [region.tape.saved[index].fake for index in _saved_by(segments)]
-    storages = {fake.untyped_storage()._cdata: fake.untyped_storage() for fake in saved}
-    return sum(_hint(storage.nbytes()) for key, storage in storages.items() if key not in primals)
-
-
-def _saved_by(segments: tuple[Segment, ...]) -> set[int]:
-    return {index for segment in segments for index in segment.saved}
-
-
-def _hint(number: Any) -> int:
-    return number if isinstance(number, int) else number.node.hint
 
 
 def _graph_break(reason: str, new: list[Any]) -> GraphBreak:

@@ -1,10 +1,12 @@
-"""Hooks run in eager's order where casts of weights and views of inputs are made outside the region's own nodes."""
+"""The order in which a call makes nodes, and so that of hooks, where some casts and views are made outside the segments."""
 
 import functools
 
 import pytest
 import torch
 
+from gradc.analysis.order import LiveNode, Made
+from tests.analysis.taped import names_of, taped
 from tests.oracle import check, leaf
 
 NAMES = "xwvb"
@@ -82,3 +84,30 @@ def test_a_lazily_conjugate_gradient_is_not_added_to_in_place():
         return torch.autograd.grad(first, (a, b, tangent), [torch.ones_like(gradient) for gradient in first])
 
     check(step, *[leaf(3, dtype=torch.complex64)] * 3)
+
+
+def a_view_between_two_stages(x):
+    value = x.sin()
+    view = value.view(-1)
+    return value, view, x.cos()
+
+
+def test_a_view_is_made_between_the_segments_that_eager_makes_it_between():
+    analysed = taped(a_view_between_two_stages, torch.ones(2, 3, requires_grad=True))
+    assert [names_of(segment.nodes) for segment in analysed.segments()] == [["Sin"], ["Cos"]]
+    assert analysed.order() == (LiveNode(Made.SEGMENT, 0), LiveNode(Made.OUTPUT, 1), LiveNode(Made.SEGMENT, 1))
+
+
+def test_what_a_call_makes_in_order_by_itself_needs_none():
+    x, w = torch.ones(3, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True)
+    assert taped(lambda x, w: (x @ w, (x @ w).sin()), x, w).order() == ()
+    assert taped(lambda x: (value := x.sin(), value.view(-1)), x).order() == ()
+
+
+def test_uses_before_a_view_of_an_input_get_a_detour():
+    """The view is made before the region's own nodes; each earlier use goes through an alias that is made before it."""
+    analysed = taped(with_a_returned_view, *(torch.ones(4, 4, requires_grad=True) for _ in NAMES))
+    names = [primal.name for primal in analysed.hoisted.primals[4:]]
+    earlier = [f"input_{number} for earlier uses" for number in (1, 0, 2, 3)]
+    assert sorted(names[:-1]) == sorted(earlier) and names[-1] == "view of input_0", names
+    assert {node.name() for node, _ in analysed.hoisted.detours} == {"MmBackward0", "MulBackward0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import gradc
 from gradc.ambient import NO_AUTOCAST, AutocastState, ambient
 from gradc.backward.key import BackwardKey, closest, differences, key_of
 from gradc.errors import UnsupportedError
+from gradc.frontend.dynamo import compile_region
 from gradc.ir.program import TensorMeta
 from gradc.journal import listening
 from gradc.region.region import Region
@@ -74,9 +76,15 @@ def test_the_closest_of_earlier_keys():
 
 def region_of(function: Any, *inputs: torch.Tensor, **options: Any) -> tuple[Any, Region]:
     """The outputs of the compiled function, and its region."""
-    with listening() as events:
+    regions: list[Region] = []
+
+    def noted(*arguments: Any) -> Region:
+        regions.append(compile_region(*arguments))
+        return regions[-1]
+
+    with mock.patch("gradc.frontend.dynamo.compile_region", noted):
         outputs = gradc.compile(function, **options)(*inputs)
-    return outputs, next(event for _, event in events if isinstance(event, Region))
+    return outputs, regions[0]
 
 
 def test_it_is_read_off_a_call_in_the_present_state():

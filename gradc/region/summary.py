@@ -1,0 +1,33 @@
+"""What a function became when it was compiled, in numbers, for who listens to the journal: ``gradc.explain`` shows them.
+
+    graph_of: (name, Hoisted, segments, forward) -> Graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradc.analysis.hoist import Hoisted
+from gradc.analysis.segments import Segment
+from gradc.ir.program import Program
+from gradc.journal import Cut, Graph
+
+
+def graph_of(name: str, hoisted: Hoisted, segments: tuple[Segment, ...], forward: Program) -> Graph:
+    tape = hoisted.tape
+    inputs = {primal.fake.untyped_storage()._cdata for primal in hoisted.primals if primal.fake is not None}
+
+    def saved_bytes(segments: Iterable[Segment]) -> int:
+        """Memory that backward needs and forward made: each storage once, in the sizes of the call that was captured."""
+        saved = [tape.saved[index].fake.untyped_storage() for segment in segments for index in segment.saved]
+        storages = {storage._cdata: storage for storage in saved}
+        return sum(_hint(storage.nbytes()) for key, storage in storages.items() if key not in inputs)
+
+    cuts = tuple(Cut(len(each.nodes), saved_bytes([each]), tape.line_of(each.nodes[0])) for each in segments)
+    where = next((call.where for call in forward.instructions if call.where), "")
+    return Graph(name, len(forward.instructions), cuts, saved_bytes(segments), where)
+
+
+def _hint(number: Any) -> int:
+    return number if isinstance(number, int) else number.node.hint
