@@ -56,7 +56,7 @@ def compile(
 
     Raises:
         ConfigError: for an argument that is not one of these, or a target that cannot be compiled.
-        FallbackError: on a call, under ``fullgraph=True``.
+        FallbackError: on a call or in its backward, under ``fullgraph=True``.
     """
     _validate(backend, fullgraph, dynamic, memory_budget, options)
     chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
