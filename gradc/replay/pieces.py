@@ -127,10 +127,10 @@ def _steal(program: Program) -> Program:
     left = []
     for call in program.instructions:
         slot = call.outs[0] if call.outs else None
-        if call.op is _aten.detach.default and slot in taken and call.args[0].slot in made - taken:
+        if call.op is _aten.detach.default and slot in taken and (base := call.args[0].slot) in made and base not in taken:
             assert slot is not None
-            source[slot] = call.args[0].slot
-            taken.add(call.args[0].slot)
+            source[slot] = base
+            taken.add(base)
         else:
             left.append(call)
     outputs = tuple(Ref(source.get(out.slot, out.slot)) if isinstance(out, Ref) else out for out in program.outputs)

@@ -38,12 +38,20 @@ class RegionBackward:
     serial: int
 
 
+@dataclasses.dataclass(frozen=True)
+class _Segment:
+    """The segment of a compiled region that a node is the backward of: by its cache and its number, at these sizes."""
+
+    cache: BackwardCache
+    number: int
+    sizes: Sizes
+
+
 def line_of(walk: Any, node: int) -> str:
     """See the module's docstring."""
     found = _segment_of(walk, node)
     if found is not None:
-        backwards, number, _ = found
-        return backwards.tape.line_of(backwards.segments[number].nodes[0])
+        return found.cache.tape.line_of(found.cache.segments[found.number].nodes[0])
     frames = _FRAME.findall("".join(walk.node(node).metadata.get("traceback_", ())))
     users = [frame for frame in frames if not frame[0].startswith(_INTERNAL)]
     if not users:
@@ -57,21 +65,20 @@ def region_of(walk: Any, node: int, gradients: Sequence[torch.Tensor | None]) ->
     found = _segment_of(walk, node)
     if found is None:
         return None
-    backwards, number, sizes = found
-    backward = backwards.traced(number, gradients, walk.needed(node))
+    backward = found.cache.traced(found.number, gradients, walk.needed(node))
     if backward is None:
         return None
-    return RegionBackward(backward.program, len(backward.saved), sizes, backwards.serial)
+    return RegionBackward(backward.program, len(backward.saved), found.sizes, found.cache.serial)
 
 
-def _segment_of(walk: Any, node: int) -> tuple[BackwardCache, int, Sizes] | None:
+def _segment_of(walk: Any, node: int) -> _Segment | None:
     native = walk.segment(node)
     if native is not None:
-        backwards, number, symbols = native
-        return backwards, number, backwards.sizes_of(symbols)
+        cache, number, symbols = native
+        return _Segment(cache, number, cache.sizes_of(symbols))
     if walk.name(node) != "SegmentFunctionBackward":
         return None
     live = walk.node(node)
     if not isinstance(live.backwards, BackwardCache):
         return None  # of a derivative that could not be traced: its tape is run node by node
-    return live.backwards, live.segment.number, live.sizes
+    return _Segment(live.backwards, live.segment.number, live.sizes)

@@ -137,3 +137,11 @@ def test_work_grows_with_the_recording_not_with_its_square(monkeypatch: pytest.M
     spec_of(one)
     assert sum(len(program.instructions) for program in seen) == n
     assert all(program.slots is one.slots for program in seen)
+
+
+def test_a_gradient_that_two_leaves_get_is_given_to_one_as_it_is() -> None:
+    calls = call(aten.sin, 1, 0), call(aten.detach, 2, 1), call(aten.detach, 3, 1)
+    events = (Ran(0, is_leaf=True, grad=2, calls=Span(0, 2)), Ran(1, is_leaf=True, grad=3, calls=Span(2, 3)))
+    spec, (program,) = spec_of(captured(*calls, events=events))
+    assert spec.pieces[0].grads == ((0, 2), (1, 3))
+    assert [str(call.op) for call in program.instructions] == ["aten.sin.default", "aten.detach.default"]
