@@ -20,10 +20,10 @@ from gradc.analysis.hoist import Hoisted
 from gradc.analysis.segments import Segment
 from gradc.analysis.views_of_arguments import refuse_history_of_its_own
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import LAZY_VIEWS
+from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
 from gradc.ir.program import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
-from gradc.tape.views import NOT_STRIDED, Resolve, Step, ViewStep, is_recorded, view_again
+from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
 from gradc.torch_private import sequence_nr
 
 

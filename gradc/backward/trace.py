@@ -18,9 +18,11 @@ from gradc.backward import formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import LAZY_VIEWS, add_in_place, add_up, drop_dead, is_odd, is_view_op, refuse_phantoms
+from gradc.ir.layouts import has_free_strides
+from gradc.ir.ops import LAZY_VIEWS, is_view_op
 from gradc.ir.program import Program, Ref, Sym, TensorMeta
 from gradc.ir.recorder import Recorder
+from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
 from gradc.tape.tape import Node, Tape
@@ -81,10 +83,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         inputs.add_symbols()
         program = recorder.program(grads)
-    program = refuse_phantoms(drop_dead(program, is_backward=True))
-    if key.adds_up:
-        program = add_up(program, segment.shared)
-    program = add_in_place(program)
+    program = pipeline.run(pipeline.backward(segment.shared if key.adds_up else ()), program)
     return Backward(program, tuple(inputs.used), *_released(segment, key), _telling_views(program))
 
 
@@ -178,7 +177,9 @@ def _telling_views(program: Program) -> tuple[int, ...]:
     return tuple(
         position
         for position, out in enumerate(program.outputs)
-        if isinstance(out, Ref) and out.slot in is_whole and (not is_whole[out.slot] or is_odd(program.slots[out.slot].meta))
+        if isinstance(out, Ref)
+        and out.slot in is_whole
+        and (not is_whole[out.slot] or has_free_strides(program.slots[out.slot].meta))
     )
 
 

@@ -13,10 +13,8 @@ import torch
 from gradc import native
 from gradc.ambient import autocast_set_to
 from gradc.ir.known import handle_of
+from gradc.ir.ops import EXPLICIT_OFFSET, depends_on_data
 from gradc.ir.recorder import Recorder, tensor_meta
-
-_DATA_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_EXPLICIT_OFFSET = ("aten::as_strided", "aten::set_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +83,9 @@ class LiveRecorder(Recorder):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(op, types, args, kwargs)
-        if _DATA_TAGS & set(op.tags):
+        if depends_on_data(op):
             self.taint = self.taint or f"result that depends on data ({op})"
-        if op._schema.name in _EXPLICIT_OFFSET:
+        if op._schema.name in EXPLICIT_OFFSET:
             self.has_offsets = True
         return result
 

@@ -16,27 +16,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gradc.errors import UnsupportedError
+from gradc.ir.aliases import Aliases, bases_of, declared_views
+from gradc.ir.ops import HANDLES, RELATIVE_VIEWS
 from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves
 from gradc.ir.text import symbolic
 
 Operand = tuple[str, Any]
 Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
-
-# Ops that make strided views of their first argument, at an offset relative to its own, and nothing else. (as_strided
-# is not one of them: its offset counts from the start of the storage.)
-VIEW_OPS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
-        "slice", "select", "diagonal", "unfold", "split", "split_with_sizes", "unbind", "detach", "alias",
-    )
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +137,7 @@ def _step(instruction: Instruction, binder: _Binder, deaths: tuple[int, ...], ch
         outs=instruction.outs,
         deaths=deaths,
         writes=tuple(dict.fromkeys(instruction.writes)),
-        shares=tuple((view, base) for view, base in _views(instruction) if view in checked),
+        shares=tuple((view, base) for view, base in declared_views(instruction) if view in checked),
         autocast=instruction.autocast.enabled,
     )
 
@@ -184,28 +176,12 @@ def _source(tree: Any) -> str:
     return symbolic(tree.expr) if isinstance(tree, Sym) else repr(tree)
 
 
-def _views(instruction: Instruction) -> Iterator[tuple[int, int]]:
-    """(view, base) for every slot that the call makes as a view of another, by its schema."""
-    schema = instruction.op._schema
-    bases = [
-        leaf.slot
-        for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and not argument.alias_info.is_write
-        for leaf in leaves(
-            instruction.args[position] if position < len(instruction.args) else instruction.kwargs.get(argument.name)
-        )
-        if isinstance(leaf, Ref)
-    ]
-    if bases and any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns):
-        yield from ((out, bases[0]) for out in instruction.outs if out is not None and out != bases[0])
-
-
 def _checked_views(program: Program) -> set[int]:
     """Views whose version counter may be compared or bumped: outputs, mutated ones, and what those are views of."""
     checked = {out.slot for out in program.outputs if isinstance(out, Ref)}
     for instruction in reversed(program.instructions):
         checked.update(instruction.writes)
-        checked.update(base for view, base in _views(instruction) if view in checked)
+        checked.update(base for view, base in declared_views(instruction) if view in checked)
     return checked
 
 
@@ -220,7 +196,7 @@ def _strided_views(
 ) -> tuple[tuple[int, int, int, bool], ...]:
     """``Step.views``; () if the call may do more than make views. ``same``: slots that may be one with their base."""
     name = instruction.op._schema.name
-    if name not in VIEW_OPS or not isinstance(instruction.args[0], Ref):
+    if name not in RELATIVE_VIEWS or not isinstance(instruction.args[0], Ref):
         return ()
     base = instruction.args[0].slot
     views: list[tuple[int, int, int, bool]] = []
@@ -232,7 +208,7 @@ def _strided_views(
             return ()
         if 1 in made[1]:  # fake tensors give a dimension of size 1 another stride than real ones
             return ()
-        is_same = name in ("aten::detach", "aten::alias") and view in same and base in same
+        is_same = instruction.op in HANDLES and view in same and base in same
         views.append((view, base, made[3] - known[3], is_same))
     return tuple(views)
 
@@ -314,7 +290,7 @@ Memory = tuple[torch.dtype, int]  # dtype, and size in bytes
 
 def _made_memory(instruction: Instruction, metas: tuple[Meta | None, ...]) -> tuple[int, Memory] | None:
     """The slot and memory of the one tensor that a call makes; None if it makes more, or nothing, or an empty one."""
-    if len(instruction.outs) != 1 or instruction.outs[0] is None or instruction.writes or _bases(instruction):
+    if len(instruction.outs) != 1 or instruction.outs[0] is None or instruction.writes or bases_of(instruction):
         return None
     meta = metas[instruction.outs[0]]
     if meta is None or not (numel := math.prod(meta[1])):
@@ -322,29 +298,13 @@ def _made_memory(instruction: Instruction, metas: tuple[Meta | None, ...]) -> tu
     return instruction.outs[0], (meta[0], numel * meta[0].itemsize)
 
 
-def _bases(instruction: Instruction) -> dict[int, int]:
-    """view -> base, also for the one op whose schema does not say that it makes a view."""
-    bases = dict(_views(instruction))
-    if instruction.op is torch.ops.aten._unsafe_view.default and isinstance(instruction.args[0], Ref):
-        bases |= {out: instruction.args[0].slot for out in instruction.outs if out is not None}
-    return bases
-
-
 def _last_holders(program: Program, metas: tuple[Meta | None, ...], last: dict[int, int]) -> dict[int, Memory]:
     """The last slot to hold each memory that a call of the Program makes, nothing mutates, and nobody keeps."""
-    root: dict[int, int] = {}
-    made: dict[int, Memory] = {}
-    for instruction in program.instructions:
-        for view, base in _bases(instruction).items():
-            root[view] = root.get(base, base)
-        if (memory := _made_memory(instruction, metas)) is not None:
-            made[memory[0]] = memory[1]
-    aliases: dict[int, list[int]] = {}
-    for slot in range(len(program.slots)):
-        aliases.setdefault(root.get(slot, slot), []).append(slot)
+    aliases = Aliases(program)
+    made = dict(memory for call in program.instructions if (memory := _made_memory(call, metas)) is not None)
     unchanged = _unchanged(program)
     return {
-        max(slots, key=lambda slot: last[slot]): made[owner]
-        for owner, slots in aliases.items()
-        if owner in made and unchanged.issuperset(slots) and last.keys() >= set(slots)
+        max(sorted(slots), key=lambda slot: last[slot]): made[root]
+        for root in made
+        if unchanged.issuperset(slots := aliases.family[root]) and last.keys() >= slots
     }

@@ -1,6 +1,7 @@
 """How a kernel really lays its results out, where fake tensors may be wrong about it.
 
-    corrected: (op, args, kwargs, fake result) -> the result, as fake tensors with the strides that the kernel gives
+    corrected:        (op, args, kwargs, fake result) -> the result, as fake tensors with the strides that the kernel gives
+    has_free_strides: metadata -> whether it has strides that no element depends on, unlike a fresh tensor's
 
 Fake tensors get their strides from formulas written apart from the kernels, and some differ: a product of a transposed and an
 expanded bfloat16 tensor, dimensions of size 1. Only layouts that are not contiguous are in doubt. There the kernel itself is
@@ -13,20 +14,15 @@ import contextlib
 import functools
 from typing import Any
 
+import sympy
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.program import leaves, map_leaves
+from gradc.ir.ops import CERTAIN_LAYOUT, is_random
+from gradc.ir.program import Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import is_fake, without_dispatch_modes
 
-_aten = torch.ops.aten
 MAX_ELEMENTS = 1 << 24  # of the arguments together; beyond, the question costs more than the doubt is worth
-
-# Always contiguous, or views computed by the code that serves real tensors.
-_CERTAIN = frozenset(
-    packet.default
-    for packet in (_aten.mm, _aten.addmm, _aten.bmm, _aten.t, _aten.permute, _aten.expand, _aten.unsqueeze, _aten.detach)
-) | {_aten.transpose.int, _aten.slice.Tensor, _aten.select.int, _aten.alias.default, _aten.as_strided.default}  # fmt: skip
 
 Layout = tuple[tuple[int, ...], ...]  # sizes and strides
 
@@ -57,7 +53,7 @@ def corrected(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
     """
     made = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
     given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, torch.Tensor)]
-    if op in _CERTAIN or not _is_in_doubt(op, given, made):
+    if op in CERTAIN_LAYOUT or not _is_in_doubt(op, given, made):
         return result
     layouts = _ask(op, _frozen(args), _frozen(kwargs))
     if layouts is None or len(layouts) != len(made):
@@ -82,8 +78,7 @@ def _is_plain_fake(tensor: torch.Tensor) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _ask(op: Any, args: Any, kwargs: Any) -> tuple[Layout, ...] | None:
     """The layouts of what the kernel returns; None where it cannot be asked with zeros."""
-    is_random = torch.Tag.nondeterministic_seeded in op.tags
-    with without_dispatch_modes(), torch.no_grad(), torch.random.fork_rng([]) if is_random else contextlib.nullcontext():
+    with without_dispatch_modes(), torch.no_grad(), torch.random.fork_rng([]) if is_random(op) else contextlib.nullcontext():
         try:
             result = op(*_thawed(args), **dict(_thawed(kwargs)))
         except Exception:  # zeros are no fit argument: a singular matrix, say
@@ -140,3 +135,23 @@ def _thawed(tree: Any) -> Any:
     if isinstance(tree, _Zeros):
         return tree.make()
     return [_thawed(item) for item in tree] if isinstance(tree, tuple) else tree
+
+
+def has_free_strides(meta: TensorMeta | None) -> bool:
+    """True if a stride that no element depends on is another than in a fresh, contiguous tensor.
+
+    Those are the strides of dimensions of size 1, and all those of an empty tensor.
+    """
+    if meta is None:
+        return False
+    usual = sympy.Integer(1)
+    is_empty = 0 in meta.shape
+    for size, stride in zip(reversed(meta.shape), reversed(meta.stride), strict=True):
+        if (size == 1 or is_empty) and _expr(stride) != usual:
+            return True
+        usual *= _expr(size) if size != 0 else 1
+    return False
+
+
+def _expr(value: int | Sym) -> sympy.Basic:
+    return value.expr if isinstance(value, Sym) else sympy.Integer(value)

@@ -22,6 +22,7 @@ from gradc.ambient import AutocastState, autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.known import KnownTensors, Names
 from gradc.ir.layouts import corrected
+from gradc.ir.ops import is_metadata_query
 from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
 
@@ -165,7 +166,7 @@ class Recorder(TorchDispatchMode):
         if op_recorded is not op and not is_fake(result):  # captured live: this run must not mutate the constant either
             result = result.clone()
         returned = list(leaves(result))
-        if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned) and not _is_metadata_query(op):
+        if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned) and not is_metadata_query(op):
             raise UnsupportedError("data-dependent value", str(op), self.place()[0])
         if not any(isinstance(leaf, torch.Tensor) for leaf in returned) and not op._schema.is_mutable:
             return result
@@ -278,7 +279,3 @@ def symbolic_number(value: Any) -> Any:
             return value.node.pytype(expr)
         return Sym(expr, value.node.pytype)
     return value
-
-
-def _is_metadata_query(op: Any) -> bool:
-    return op.namespace == "prim" or op._schema.name.split("::")[1].startswith(("sym_", "size", "stride", "numel"))

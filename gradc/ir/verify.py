@@ -26,6 +26,7 @@ from gradc.config import is_set
 from gradc.errors import InternalError
 from gradc.ir.known import RESERVED
 from gradc.ir.layouts import corrected
+from gradc.ir.ops import changes_layout
 from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
 from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
@@ -271,7 +272,7 @@ def _run(program: Program, instruction: Instruction, index: int, values: dict[in
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise _Illegal(f"the call raises {type(error).__name__}: {str(error).splitlines()[0]}", index) from error
     for slot, meta in old.items():
-        if not _is_alike(tensor_meta(values[slot]), meta) and torch.Tag.inplace_view not in instruction.op.tags:
+        if not _is_alike(tensor_meta(values[slot]), meta) and not changes_layout(instruction.op):
             raise _Illegal(f"{program.slots[slot].name} changes from {meta} to {tensor_meta(values[slot])}", index)
     found = [] if result is None else list(leaves(result))
     if len(found) != len(instruction.outs):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gradc.analysis.segments import Segment
-from gradc.ir.passes import is_odd
+from gradc.ir.layouts import has_free_strides
 from gradc.ir.recorder import tensor_meta
 from gradc.nodes.backward_call import BackwardCall
 from gradc.torch_private import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
@@ -60,5 +60,5 @@ def _stealable(tangents: tuple[torch.Tensor | None, ...]) -> tuple[int, ...]:
     return tuple(
         position
         for position, tangent in enumerate(tangents)
-        if tangent is not None and is_odd(tensor_meta(tangent)) and use_count(tangent) == 1 and not is_view(tangent)
+        if tangent is not None and has_free_strides(tensor_meta(tangent)) and use_count(tangent) == 1 and not is_view(tangent)
     )

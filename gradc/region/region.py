@@ -27,11 +27,10 @@ from gradc.analysis.outputs import AliasUsedInside, Outputs, analyse_outputs, re
 from gradc.analysis.segments import Segment, cut
 from gradc.backward.cache import BackwardCache
 from gradc.backward.settings import Settings
-from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.program import Program, Ref, Sym
-from gradc.ir.verify import checked
 from gradc.journal import log
 from gradc.nodes.live_call import Call
+from gradc.passes import pipeline
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
 from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
@@ -77,8 +76,8 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
 def forward_program(hoisted: Hoisted, returned: Returned) -> Program:
     """The tape's calls as the Program of a region's forward."""
     outputs = tuple(Ref(_known(hoisted.tape.slot_of(fake))) for fake in returned.fakes)
-    program = drop_dead(dataclasses.replace(hoisted.program, outputs=outputs), is_backward=hoisted.tape.is_derivative)
-    return checked(refuse_phantoms(program), "region.region")
+    passes = pipeline.DERIVATIVE if hoisted.tape.is_derivative else pipeline.FORWARD
+    return pipeline.run(passes, dataclasses.replace(hoisted.program, outputs=outputs))
 
 
 def _same_settings(settings: Settings, tape: Tape, name: str, is_split_at_leaves: bool = False) -> Region:

@@ -20,8 +20,8 @@ from gradc.backends import Lower
 from gradc.capture.recording import Captured, Ran
 from gradc.errors import UnsupportedError
 from gradc.executor import Runner
-from gradc.ir.passes import drop_dead
 from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
+from gradc.passes import pipeline
 
 _aten = torch.ops.aten
 
@@ -81,7 +81,7 @@ class Cutter:
         made = {out for call in part.instructions for out in call.outs if out is not None}
         # A value that was made before and is only mutated here is handed on by whoever holds it.
         wanted = tuple(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
-        program = _steal(drop_dead(self._program(part, wanted), is_backward=True))
+        program = _steal(pipeline.run(pipeline.PIECE, self._program(part, wanted)))
         program = _only_read_inputs(program)
         self._refuse_unknown(program)
         symbols = _used(program, self._names)

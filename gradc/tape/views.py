@@ -20,7 +20,7 @@ import torch
 
 from gradc import native
 from gradc.errors import UnsupportedError
-from gradc.ir.passes import is_view_op
+from gradc.ir.ops import NOT_STRIDED, is_view_op
 from gradc.ir.program import Instruction, Ref, leaves, map_leaves
 from gradc.ir.recorder import Recorder
 from gradc.tape.tape import Tape
@@ -30,11 +30,6 @@ _aten = torch.ops.aten
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 Resolve = Callable[[Any], Any]  # a number of the Program's -> the number in a call
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
-
-# The ops of views that are no strided part of their base: torch always keeps those.
-NOT_STRIDED = frozenset(
-    {_aten.view_as_real.default, _aten.view_as_complex.default, _aten._conj.default, _aten._neg_view.default, _aten.view.dtype}
-)
 
 
 class ViewRecorder(Recorder):

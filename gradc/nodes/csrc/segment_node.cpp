@@ -94,10 +94,10 @@ Key make_key(const Key& forced_autocast, const variable_list& tangents, const st
 
 // Whether it tells if a sum is written over the tensor: it then keeps strides that a new sum would not have, those of dimensions
 // of size 1, or of an empty tensor.
-bool is_odd(const at::Tensor& tensor) {
+bool has_free_strides(const at::Tensor& tensor) {
   const auto sizes = tensor.sizes();
-  const bool has_free_strides = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 1; });
-  return has_free_strides && tensor.strides() != c10::contiguous_strides(sizes);
+  const bool has_none_or_one = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 1; });
+  return has_none_or_one && tensor.strides() != c10::contiguous_strides(sizes);
 }
 
 std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& primals) {
@@ -414,7 +414,7 @@ std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) co
   std::vector<int64_t> positions;
   for (size_t i = 0; i < tangents.size(); ++i) {
     const auto& tangent = tangents[i];
-    if (tangent.defined() && is_plain(tangent) && is_odd(tangent)) {
+    if (tangent.defined() && is_plain(tangent) && has_free_strides(tangent)) {
       if (walked && !walked->is_owned().empty() ? walked->is_owned()[i] : may_write_over(tangent, by_engine)) {
         positions.push_back(static_cast<int64_t>(i));
       }

@@ -5,9 +5,9 @@ import torch
 
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
-from gradc.ir.passes import drop_dead, refuse_phantoms
 from gradc.ir.recorder import Recorder
 from gradc.ir.verify import verify
+from gradc.passes.dead import drop_dead, refuse_phantoms
 from tests.ir.build import ops, recorded
 
 

@@ -1,0 +1,92 @@
+"""What gradc knows of single ATen ops beyond their schemas: one row a fact, with the reason why it counts.
+
+    op in LAZY_VIEWS            LAZY_VIEWS.why            is_view_op(op), is_random(op), ...: what schema and tags say
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """Something that is true of the overloads in ``ops``, and why that matters."""
+
+    why: str
+    ops: frozenset[Any]
+
+    def __contains__(self, op: Any) -> bool:
+        return op in self.ops
+
+
+def _fact(why: str, *names: str) -> Fact:
+    """``names`` as in "add.Tensor"; without a dot, the default overload."""
+    pairs = (name.partition(".") for name in names)
+    return Fact(why, frozenset(getattr(getattr(_aten, name), overload or "default") for name, _, overload in pairs))
+
+
+LAZY_VIEWS = _fact(
+    "a view that only sets a bit, which the kernels that read it resolve: no Program is made for tangents that carry one",
+    "_conj", "_neg_view",
+)  # fmt: skip
+NOT_STRIDED = _fact(
+    "a view that is no strided part of its base: torch always keeps how it was made, also when its base is written into",
+    "view_as_real", "view_as_complex", "_conj", "_neg_view", "view.dtype",
+)  # fmt: skip
+HIDDEN_VIEWS = _fact("makes a view, and its schema does not say so", "_unsafe_view")
+HANDLES = _fact("below autograd its result is its argument itself, in another handle", "detach", "alias")
+FRESH = _fact(
+    "its results have memory of their own, so that a sum may be written over them; there are others that may return their "
+    "argument, whatever the schema says",
+    "mm", "addmm", "bmm", "select_backward", "slice_backward", "embedding_dense_backward", "native_layer_norm_backward",
+    "tanh_backward", "sigmoid_backward", "threshold_backward", "gelu_backward", "convolution_backward",
+    "_softmax_backward_data", "_log_softmax_backward_data", "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "cat",
+)  # fmt: skip
+CERTAIN_LAYOUT = _fact(
+    "fake tensors are right about its strides: always contiguous, or a view computed by the code that serves real tensors",
+    "mm", "addmm", "bmm", "t", "permute", "expand", "unsqueeze", "detach",
+    "transpose.int", "slice.Tensor", "select.int", "alias", "as_strided",
+)  # fmt: skip
+# By name, for all overloads.
+RELATIVE_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
+        "slice", "select", "diagonal", "unfold", "split", "split_with_sizes", "unbind", "detach", "alias",
+    )
+)  # fmt: skip
+"""Make strided views of their first argument, at an offset relative to its own, and nothing else: the executor makes such a
+view from known strides, without the kernel."""
+EXPLICIT_OFFSET = frozenset({"aten::as_strided", "aten::set_"})
+"""Take an offset that counts from the start of the storage: a recording with one holds for these offsets alone."""
+
+
+def is_view_op(op: Any) -> bool:
+    """True if the op's result is a view of its first argument, by its schema."""
+    schema = op._schema
+    return not schema.is_mutable and any(result.alias_info is not None for result in schema.returns)
+
+
+def is_random(op: Any) -> bool:
+    """True if it draws from the generator: the next draw depends on it."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def changes_layout(op: Any) -> bool:
+    """True if it changes the shape or strides of the tensor it is called on, as ``t_`` does."""
+    return torch.Tag.inplace_view in op.tags
+
+
+def depends_on_data(op: Any) -> bool:
+    """True if what it returns, or the shape of that, depends on the values of its arguments."""
+    return torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+
+
+def is_metadata_query(op: Any) -> bool:
+    """True if it only tells what a tensor looks like; a number that it returns is known when traced."""
+    return op.namespace == "prim" or op._schema.name.split("::")[1].startswith(("sym_", "size", "stride", "numel"))

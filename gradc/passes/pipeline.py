@@ -1,0 +1,72 @@
+"""Which passes a recorded Program goes through, in which order, and why each stands where it stands.
+
+    run: (pipeline, Program) -> Program
+
+A pass is a function Program -> Program that keeps values, mutations and draws of random numbers. Under GRADC_VERIFY=1
+whatever a pass changes is verified.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+from gradc.ir.program import Program
+from gradc.ir.verify import checked
+from gradc.passes.dead import drop_dead, refuse_phantoms
+from gradc.passes.sums import add_in_place, add_up
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One step of a pipeline. ``is_checkable`` is False where what it makes may be refused by a later pass."""
+
+    name: str
+    function: Callable[[Program], Program]
+    why: str
+    is_checkable: bool = True
+
+
+DROP_VIEWS = Pass(
+    "drop_views",
+    functools.partial(drop_dead, is_backward=False),
+    "Views and handles that nobody uses go first, so that they are no reason to refuse; kernels stay, since they may raise.",
+    is_checkable=False,
+)
+DROP_DEAD = Pass(
+    "drop_dead",
+    functools.partial(drop_dead, is_backward=True),
+    "What only fed gradients that nobody asked for goes first, so that it is no reason to refuse, and holds up no sum.",
+    is_checkable=False,
+)
+REFUSE_PHANTOMS = Pass(
+    "refuse_phantoms", refuse_phantoms, "What is left runs: from here on each value that a call reads can be had."
+)
+ADD_IN_PLACE = Pass("add_in_place", add_in_place, "Last, when it is settled who reads an addend, and after which call.")
+
+FORWARD = (DROP_VIEWS, REFUSE_PHANTOMS)
+DERIVATIVE = (DROP_DEAD, REFUSE_PHANTOMS)
+PIECE = (DROP_DEAD,)
+
+
+def backward(groups: Iterable[tuple[int, ...]]) -> tuple[Pass, ...]:
+    """The pipeline of a backward whose outputs in each of ``groups`` are to be added up."""
+    add = functools.partial(add_up, groups=groups)
+    sums = Pass("add_up", add, "After drop_dead, which knows the outputs one by one; before the sums are written over addends.")
+    return (DROP_DEAD, REFUSE_PHANTOMS, sums, ADD_IN_PLACE)
+
+
+def run(pipeline: Sequence[Pass], program: Program, name: str = "") -> Program:
+    """The Program that the pipeline makes of ``program``. ``name`` is whose it is, for errors.
+
+    Raises:
+        UnsupportedError: if the Program could not run.
+        InternalError: if a pass made what is not legal; found only when asked for.
+    """
+    known = None
+    for step in pipeline:
+        program = step.function(program)
+        if step.is_checkable and program is not known:
+            known = checked(program, f"{name}, {step.name}" if name else step.name)
+    return program

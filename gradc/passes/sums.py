@@ -1,0 +1,110 @@
+"""Sums of gradients, made where and as torch's engine makes them.
+
+    add_up:       (Program, groups of outputs) -> the same with each group added up into one output
+    add_in_place: Program -> the same with sums written over an addend that nobody reads any more
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from gradc.ir.aliases import Aliases
+from gradc.ir.layouts import has_free_strides
+from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, map_leaves
+
+_aten = torch.ops.aten
+
+
+def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
+    """Let the first output of each group be the sum of the group's, left to right, and the others None.
+
+    Each addend is added as soon as it is there, so that it need not be kept. Groups stay apart if their tensors differ in
+    layout, may share memory with others, or are of symbolic size.
+    """
+    made = {out: index for index, call in enumerate(program.instructions) for out in call.outs if out is not None}
+    memory = Aliases(program)
+    written = {slot for call in program.instructions for slot in call.writes}
+    slots, outputs = list(program.slots), list(program.outputs)
+    sums: dict[int, list[Instruction]] = {}
+    for group in groups:
+        refs = [out for position in group if isinstance(out := program.outputs[position], Ref)]
+        metas = {program.slots[ref.slot].meta for ref in refs}
+        if len(refs) != len(group) or len(metas) != 1 or written.intersection(ref.slot for ref in refs):
+            continue
+        if not all(ref.slot in made for ref in refs) or not _is_summable(meta := metas.pop()):
+            continue
+        total, ready = refs[0], max(made[refs[0].slot], made[refs[1].slot])
+        is_ours = memory.is_free_after(total.slot, ready, but_for=group[0]) and all(
+            memory.is_apart(total.slot, ref.slot) for ref in refs[1:]
+        )
+        if not is_ours:
+            slots.append(Slot(f"sum_of_{slots[total.slot].name}", meta, slots[total.slot].label))
+            total = Ref(len(slots) - 1)
+        for number, ref in enumerate(refs[1:]):
+            ready = max(ready, made[ref.slot])
+            op, first = (_aten.add_.Tensor, total) if number or is_ours else (_aten.add.Tensor, refs[0])
+            sums.setdefault(ready, []).append(Instruction(op, (first, ref), {}, (total.slot,), origin="AccumulateGrad"))
+        outputs[group[0]] = total
+        for position in group[1:]:
+            outputs[position] = None
+    if not sums:
+        return program
+    calls = [added for index, call in enumerate(program.instructions) for added in (call, *sums.get(index, ()))]
+    return dataclasses.replace(program, slots=tuple(slots), outputs=tuple(outputs), instructions=tuple(calls))
+
+
+def add_in_place(program: Program) -> Program:
+    """Write ``a + b`` over ``a`` where a is read for the last time, as the engine does when it adds up gradients."""
+    memory = Aliases(program)
+    calls = list(program.instructions)
+    renamed: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        if call.op is not _aten.add.Tensor or call.kwargs or len(call.args) != 2 or call.autocast.enabled:
+            continue
+        first, second = call.args
+        (out,) = call.outs
+        if not (isinstance(first, Ref) and isinstance(second, Ref)) or out is None or first == second:
+            continue
+        metas = {program.slots[slot].meta for slot in (first.slot, second.slot, out)}
+        is_ours = memory.is_free_after(first.slot, index) and memory.is_apart(first.slot, second.slot)
+        if is_ours and len(metas) == 1 and _is_summable(metas.pop()):
+            renamed[out] = renamed.get(first.slot, first.slot)
+            calls[index] = dataclasses.replace(call, op=_aten.add_.Tensor)
+            memory.pass_on(first.slot, out)
+
+    if not renamed:
+        return program
+
+    def read(leaf: object) -> object:
+        return Ref(renamed.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf
+
+    return dataclasses.replace(
+        program,
+        instructions=tuple(
+            dataclasses.replace(
+                call,
+                args=map_leaves(read, call.args),
+                kwargs=map_leaves(read, call.kwargs),
+                outs=tuple(None if out is None else renamed.get(out, out) for out in call.outs),
+            )
+            for call in calls
+        ),
+        outputs=tuple(read(out) for out in program.outputs),  # type: ignore[misc]
+    )
+
+
+def _is_summable(meta: TensorMeta | None) -> bool:
+    """True for a dense tensor of known size, whose sum with another has its layout."""
+    if meta is None or has_free_strides(meta):
+        return False
+    if any(isinstance(number, Sym) for number in (*meta.shape, *meta.stride, meta.offset)):
+        return False
+    dense = 1
+    for stride, size in sorted(zip(meta.stride, meta.shape, strict=True)):
+        if size != 1 and stride != dense:
+            return False
+        dense *= size  # type: ignore[operator]
+    return True
