@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc import executor
 from gradc.bits import same_bits
@@ -19,6 +20,18 @@ from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 
 Function = Callable[..., Any]
+
+
+class Probe(TorchDispatchMode):
+    """Calls ``look`` before each op that runs."""
+
+    def __init__(self, look):
+        super().__init__()
+        self.look = look
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.look(op)
+        return op(*args, **(kwargs or {}))
 
 
 def capture(function: Function, inputs: Sequence[Any]) -> Program:
