@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):
         declared: slot of each input -> its position.
         unheard: while given, called for (op, args, kwargs) instead, and nothing is noted.
         adds_up: true while torch's engine adds up gradients, between nodes.
-        owned: slots of inputs that it may write a sum over, because nobody else holds them.
+        stealable: slots of inputs that it may write a sum over, because nobody else holds them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):
         self.is_autocast_at_work = False
         self.unheard: Callable[[Any, Any, Any], Any] | None = None
         self.adds_up = False
-        self.owned: set[int] = set()
+        self.stealable: set[int] = set()
         self.slots: list[Slot] = []
         self.inputs: list[int] = []
         self.declared: dict[int, int] = {}
@@ -182,8 +182,8 @@ class Recorder(TorchDispatchMode):
         meta, new, slot = tensor_meta(first), tensor_meta(total), self.slot_of(first)
         if torch.is_grad_enabled() or meta is None or new is None or meta == dataclasses.replace(new, offset=meta.offset):
             return None
-        is_owned = slot in self.owned
-        if is_view(first) or use_count(first) > _USES + is_owned or (slot in self.declared and not is_owned):
+        is_stealable = slot in self.stealable
+        if is_view(first) or use_count(first) > _USES + is_stealable or (slot in self.declared and not is_stealable):
             return None
         copy = self._call(_aten.clone.default, (first,), {})
         if tensor_meta(copy) != dataclasses.replace(meta, offset=0):

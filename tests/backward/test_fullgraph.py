@@ -66,6 +66,7 @@ def test_derivative_that_cannot_be_traced_raises_under_fullgraph(executor):
     assert torch.equal(grad(f(x), x)[0], grad(x.cumprod(0).sin().sum(), x)[0]), "first order is compiled"
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled", "ignore:Error detected in")
 def test_anomaly_mode_during_backward_raises_under_fullgraph(executor):
     x = leaf(3)()
     y = compiled(lambda x: x.sin().sum(), executor, fullgraph=True)(x)
