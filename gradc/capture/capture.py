@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from gradc import native
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
-from gradc.capture.recording import Boundary, Captured, EngineState, Expected, Ran, Report, Slots, Span, Waiting
+from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
 Values = Sequence[torch.Tensor | None]
@@ -138,8 +138,9 @@ class Observer:
         variables = {node: slot for node, slot in slots.items() if slot is not None}
         program = self.recorder.program([])
         lines = {node: line for node in range(walk.num_nodes) if (line := line_of(walk, node))}
+        hooks = {node: tuple(map(HookKind, kinds)) for node, kinds in walk.hooks().items()}
         events, values = tuple(self._events), self._slots(results)
-        return Report(program, self._names, events, variables, values, walk.hooks(), lines, self._regions)
+        return Report(program, self._names, events, variables, values, hooks, lines, self._regions)
 
     def forget_tensors(self) -> None:
         """Let go of the live graph and its tensors, which would else live until Python collects cycles."""

@@ -9,6 +9,7 @@ Frozen, and without the tensors. Values are numbered slots; -1 is an undefined g
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,20 @@ from gradc.ir.program import Instruction, Program, Slot
 from gradc.walk.origins import RegionBackward
 
 Slots = tuple[int, ...]
+
+
+class HookKind(enum.Enum):
+    """The kinds of hooks of a node, by the names that torch's graphs show."""
+
+    TENSOR_PRE = "tensor_pre_hook"
+    PRE = "pre_hook"
+    POST = "post_hook"
+    POST_ACCUMULATE_GRAD = "post_acc_grad_hook"
+
+    @property
+    def is_before(self) -> bool:
+        """Called with what the node is given."""
+        return self in (HookKind.TENSOR_PRE, HookKind.PRE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +120,7 @@ class Report:
     events: tuple[Ran | Boundary, ...]
     variables: dict[int, int]
     results: Slots
-    hooks: dict[int, list[str]]
+    hooks: dict[int, tuple[HookKind, ...]]
     lines: dict[int, str]
     regions: dict[int, RegionBackward]
 

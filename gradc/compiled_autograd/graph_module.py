@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from gradc.capture.recording import Boundary, Ran, Report
+from gradc.capture.recording import Boundary, HookKind, Ran, Report
 from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, map_leaves
 from gradc.torch_private import FakeTensorMode
 from gradc.walk.origins import RegionBackward
 
 _ROOT = "torch::autograd::GraphRoot (NodeCall 0)"
-_BEFORE = ("tensor_pre_hook", "pre_hook")
 
 
 def call_hook(hook: Callable[..., Any], *values: Any, hook_type: str) -> Any:
@@ -89,10 +88,11 @@ class _Builder:
         self.report = report
         self.graph = torch.fx.Graph()
         self.module = torch.nn.Module()
-        self.live = _Scope(report.program)
+        self.own = _Scope(report.program)
         serials = sorted({region.serial for region in report.regions.values()})
+        number = {serial: position for position, serial in enumerate(serials)}
         self.scopes = {
-            node: _Scope(region.program, f"aot{serials.index(region.serial)}_", region.sizes)
+            node: _Scope(region.program, f"aot{number[region.serial]}_", region.sizes)
             for node, region in report.regions.items()
         }
         self.fake_mode = FakeTensorMode()
@@ -101,31 +101,22 @@ class _Builder:
 
     def build(self) -> torch.fx.GraphModule:
         self.inputs, _, _, self.hooks = (self.graph.placeholder(name) for name in ("inputs", "sizes", "scalars", "hooks"))
-        program = self.report.program
-        for slot in program.inputs:
-            self.add_input(self.live, slot)
-        for node, region in self.report.regions.items():
-            self.add_saved(self.scopes[node], region)
-        for scope in (self.live, *self.scopes.values()):
-            self.add_constants(scope)
-        done = 0
-        for event in self.report.events:
-            until = event.position if isinstance(event, Boundary) else event.calls.start
-            self.add_calls(done, until)
-            done = until
-            match event:
-                case Ran(is_leaf=True):
-                    self.add_leaf(event)
-                    done = event.calls.stop
-                case Boundary():
-                    self.add_boundary(event)
-        self.add_calls(done, len(program.instructions))
+        self.add_inputs()
+        self.add_events()
         self.origin = self.line = ""
         self.call(exec_final_callbacks, ())
-        self.graph.output([None if slot < 0 else self.live.nodes[slot] for slot in self.report.results])
+        self.graph.output([None if slot < 0 else self.own.nodes[slot] for slot in self.report.results])
         return torch.fx.GraphModule(self.module, self.graph, "CompiledAutograd")
 
     # ---- what the graph starts from
+
+    def add_inputs(self) -> None:
+        for slot in self.report.program.inputs:
+            self.add_input(self.own, slot)
+        for node, region in self.report.regions.items():
+            self.add_saved(self.scopes[node], region)
+        for scope in (self.own, *self.scopes.values()):
+            self.add_constants(scope)
 
     def add_input(self, scope: _Scope, slot: int) -> None:
         name = scope.prefix + scope.program.slots[slot].name if scope.prefix else None
@@ -148,11 +139,25 @@ class _Builder:
 
     # ---- what happens
 
+    def add_events(self) -> None:
+        done = 0
+        for event in self.report.events:
+            until = event.position if isinstance(event, Boundary) else event.calls.start
+            self.add_calls(done, until)
+            done = until
+            match event:
+                case Ran(is_leaf=True):
+                    self.add_leaf(event)
+                    done = event.calls.stop
+                case Boundary():
+                    self.add_boundary(event)
+        self.add_calls(done, len(self.report.program.instructions))
+
     def add_calls(self, start: int, stop: int) -> None:
         for instruction in self.report.program.instructions[start:stop]:
             self.origin = instruction.origin
             self.line = self.report.lines.get(_node_in(instruction.origin), "")
-            self.add_instruction(self.live, instruction)
+            self.add_instruction(self.own, instruction)
 
     def add_instruction(self, scope: _Scope, instruction: Instruction) -> None:
         def argument(leaf: Any) -> Any:
@@ -176,15 +181,15 @@ class _Builder:
 
     def add_leaf(self, event: Ran) -> None:
         self.enter(event.node)
-        self.accumulated(event.node, self.live.nodes[event.inputs[0]])
+        self.accumulated(event.node, self.own.nodes[event.inputs[0]])
 
     def add_boundary(self, event: Boundary) -> None:
         """A node that runs live: its hooks before and after it, each called on its own."""
         self.enter(event.node)
-        values = [None if slot < 0 else self.live.nodes[slot] for slot in event.inputs]
-        kinds = self.report.hooks.get(event.node, [])
+        values = [None if slot < 0 else self.own.nodes[slot] for slot in event.inputs]
+        kinds = self.report.hooks.get(event.node, ())
         for kind in kinds:
-            if kind in _BEFORE:
+            if kind.is_before:
                 values[0] = self.hooked(kind, values[0], event.inputs[0])
         if event.node in self.scopes:
             results = self.region_results(self.scopes[event.node], values)
@@ -194,15 +199,15 @@ class _Builder:
             results = self.node_results(event, values)
         for slot, result in zip(event.outputs, results, strict=True):
             if slot >= 0:
-                self.define(self.live, slot, result)
+                self.define(self.own, slot, result)
         self.enter(event.node)
         for kind in kinds:
-            if kind not in _BEFORE:
-                self.call(call_hook, (self.next_hook(), *values), {"hook_type": kind})
+            if not kind.is_before:
+                self.call(call_hook, (self.next_hook(), *values), {"hook_type": kind.value})
 
     def accumulated(self, node: int, grad: Any) -> list[Any]:
         if grad is not None:
-            values = self.live.nodes[self.report.variables[node]], grad
+            values = self.own.nodes[self.report.variables[node]], grad
             self.call(accumulate_grad_, values, name="accumulate_grad_")
         return []
 
@@ -220,9 +225,9 @@ class _Builder:
             self.add_instruction(scope, instruction)
         return [scope.nodes[out.slot] if isinstance(out, Ref) else None for out in scope.program.outputs]
 
-    def hooked(self, kind: str, value: Any, slot: int) -> torch.fx.Node:
-        node = self.call(call_hook, (self.next_hook(), value), {"hook_type": kind})
-        self.annotate(self.live, node, slot)
+    def hooked(self, kind: HookKind, value: Any, slot: int) -> torch.fx.Node:
+        node = self.call(call_hook, (self.next_hook(), value), {"hook_type": kind.value})
+        self.annotate(self.own, node, slot)
         return node
 
     def next_hook(self) -> torch.fx.Node:

@@ -13,7 +13,7 @@ import torch
 
 from gradc import native
 from gradc.capture.capture import capture
-from gradc.capture.recording import Boundary, Captured, EngineState, Ran, Report, Waiting
+from gradc.capture.recording import Boundary, Captured, EngineState, HookKind, Ran, Report, Waiting
 
 
 def captured(loss: torch.Tensor) -> tuple[Captured, Report]:
@@ -51,7 +51,7 @@ def test_a_hook_makes_a_boundary_with_the_state_after_it() -> None:
     found, report = captured((hidden * y).sum())
     boundary, leaf = found.boundaries  # a leaf whose gradient a boundary has seen is one, too
     assert report.names[boundary.node] == "SinBackward0" and leaf.node > boundary.node
-    assert report.hooks == {boundary.node: ["tensor_pre_hook"]}
+    assert report.hooks == {boundary.node: (HookKind.TENSOR_PRE,)}
     assert len(boundary.inputs) == len(boundary.outputs) == len(boundary.expected) == len(boundary.is_stealable) == 1
     (expected,) = boundary.expected
     assert expected.dtype is torch.float32 and expected.numbers == (3, 1)
