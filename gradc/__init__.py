@@ -4,7 +4,7 @@ from gradc import compiled_autograd
 from gradc.backends import list_backends, register_backend
 from gradc.config import config
 from gradc.errors import ConfigError, FallbackError, GradcError
-from gradc.frontend.compile import compile
+from gradc.frontend.api import compile
 from gradc.frontend.control import disable, reset
 from gradc.frontend.patches import patches
 from gradc.journal import counters

@@ -16,7 +16,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.program import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
-from gradc.torch_private import is_view, sequence_nr
+from gradc.torch_private import sequence_nr
 
 Use = tuple[Node, int]  # a node, and the number of one of its next edges
 
@@ -43,12 +43,6 @@ class Facts:
         """The first call that writes into the memory of the tensor in ``slot`` before another makes that tensor."""
         first = next(iter(self._writes.get(_storage(self.tape.tensor_of(slot)), ())), None)
         return self.tape.program.instructions[first] if first is not None and first < self._made_by[slot] else None
-
-    @functools.cached_property
-    def weights(self) -> Mapping[int, bool]:
-        """Position of each argument that autocast casts inside -> True if it is a weight, whose copy autocast keeps."""
-        fakes = {position: self.tape.primals[position].fake for position in self.tape.casts.values()}
-        return {position: fake is not None and fake.is_leaf and not is_view(fake) for position, fake in fakes.items()}
 
     @functools.cached_property
     def uses(self) -> Mapping[Edge, Sequence[Use]]:

@@ -43,7 +43,7 @@ class Hoisted:
 
 def hoist(tape: Tape, facts: Facts) -> Hoisted:
     """See the module's docstring."""
-    casts_weights = any(facts.weights.values())
+    casts_weights = any(tape.weights.values())
     casts = _weight_casts(facts) if casts_weights and tape.is_nested else []
     inputs, detours = with_detours(facts, [*casts, *views_of_arguments(facts, casts)])
     return Hoisted(
@@ -58,10 +58,11 @@ def hoist(tape: Tape, facts: Facts) -> Hoisted:
 def _weight_casts(facts: Facts) -> list[HoistedInput]:
     """Autocast's copies of weights, made through autocast's cache: it outlives the region, so other code may share the copy."""
     found = []
-    for slot, position in facts.tape.casts.items():
-        if facts.weights[position]:
-            fake = facts.tape.tensor_of(slot)
-            name = f"{facts.tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
+    tape, weights = facts.tape, facts.tape.weights
+    for slot, position in tape.casts.items():
+        if weights[position]:
+            fake = tape.tensor_of(slot)
+            name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
             found.append(HoistedInput(Primal(name, fake, edge_of(fake), position, Cast(fake.dtype)), slot))
     return found
 

@@ -17,7 +17,7 @@ from gradc.demo.show import render_table, save_plot
 from gradc.demo.train import Compile, Run, num_steps, seconds_per_step, train
 from gradc.demo.vit import Digits, load_digits
 from gradc.errors import ConfigError, GradcError
-from gradc.frontend.compile import compile
+from gradc.frontend.api import compile
 
 BACKENDS = ("eager", "aot_eager", "inductor", "gradc")
 LABELS = {"eager": "eager", "aot_eager": "torch.compile aot_eager", "inductor": "torch.compile", "gradc": "gradc"}

@@ -1,143 +1,117 @@
-"""gradc.compile: the table of contents.
+"""One captured graph to one region: the table of contents of gradc.
 
-    compile: (function | module | optimizer, options) -> the same, compiled
+    compile_region: (FX graph, inputs, options) -> Region
 
-    user code --Dynamo--> FX graph --tape.tape--> tape --analysis.segments--> segments --region.region--> region
-                                                     region --backend--> runs; each backward compiled at its first call
+Each step makes a value that nothing writes to afterwards:
+
+    record            tape/record.py       run the graph on fake tensors: the tape is autograd's own graph, and the ATen calls
+    analyse           analysis/facts.py    read off the tape what is asked more than once
+    hoist             analysis/hoist.py    what a call makes outside the Program: casts of weights, views of arguments, detours
+    analyse_outputs   analysis/outputs.py  how each output is made: a value, an input itself, a view of one or of a value
+    cut               analysis/segments.py the tape in segments, each of which becomes one autograd node
+    live_order        analysis/order.py    the order in which eager makes the nodes that a call makes
+    choose_returned   region/returned.py   what the forward returns: values, and what is saved for backward
+    forward_program   region/region.py     the forward as a Program, which the backend lowers
+    Region            region/region.py     what is called; its backwards are compiled when they first run: backward/cache.py
+
+All but the first are ``region.region.build_region``: a derivative is recorded otherwise, and becomes a region in the same way.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 
-from gradc import compiled_autograd
+from gradc.ambient import AutocastState, autocast_of, autocast_state, unsupported_mode
 from gradc.backends import lookup_backend
-from gradc.errors import ConfigError
-from gradc.frontend.dynamo import Backend
-from gradc.frontend.patches import patches
-from gradc.journal import fallback
-from gradc.optim import compile_optimizer
-from gradc.options import DEFAULT_BACKEND, CompileOptions
-from gradc.torch_private.dynamo import graph_breaks
+from gradc.backward.settings import Settings
+from gradc.config import config
+from gradc.errors import OP_ERRORS, UnsupportedError
+from gradc.frontend.graph import examples_of, placeholders, runner_of, user_line, user_name
+from gradc.options import CompileOptions
+from gradc.region.region import Region, build_region
+from gradc.tape.record import record
+from gradc.tape.tape import Tape
+from gradc.torch_private.autograd import is_view
+from gradc.torch_private.dynamo import guard_weight, tracing_context
+from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode
 
-_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
-_OPTIONS = ()
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_KNOWN_ERRORS = {
+    "is being used in an in-place operation": "input mutated in place with gradient recording",
+    "don't yet support saved tensor hooks": "function transform",
+}
+_region_numbers = itertools.count()
 
 
-def compile(
-    target: Any = None,
-    *,
-    backend: str = DEFAULT_BACKEND,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    memory_budget: float = 1.0,
-    options: dict[str, Any] | None = None,
-) -> Any:
-    """Compile a function or a module for training, with eager's gradients.
-
-    Arguments:
-        target: a function, or an nn.Module, which stays a module with its parameters, ``state_dict``, ``train()`` and
-            attributes; or an optimizer of torch.optim, which is returned itself, with a native ``step``. Without it, returns
-            a decorator.
-        backend: a name of ``gradc.list_backends()``.
-        fullgraph: raise where a part would run eagerly, instead of counting it.
-        dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
-        memory_budget: 1.0: save for backward what eager saves.
-        options: none are known yet.
-
-    Returns:
-        The compiled target; a decorator if there was none.
+def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Region:
+    """See the module's docstring.
 
     Raises:
-        ConfigError: for an argument that is not one of these, or a target that cannot be compiled.
-        FallbackError: on a call or in its backward, under ``fullgraph=True``.
+        UnsupportedError: with the reason, if the region must run eagerly.
     """
-    _validate(backend, fullgraph, dynamic, memory_budget, options)
-    chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
-    if target is None:
-        return Decorator(chosen)
-    if isinstance(target, torch.optim.Optimizer):
-        return compile_optimizer(target)
-    if not callable(target):
-        raise ConfigError(f"gradc.compile takes a function, an nn.Module or an optimizer, not {type(target).__name__}.")
-    has_backward = _calls_backward(getattr(target, "__code__", None))
-    whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
-    patches().apply()
-    compiled = torch.compile(target, backend=Backend(chosen), fullgraph=whole, dynamic=dynamic)
-    if isinstance(target, torch.nn.Module):
-        assert isinstance(compiled, torch.nn.Module)
-        _forward_hook_registration(compiled, target)
-        return compiled
-    return _capturing(compiled, target, fullgraph) if has_backward else compiled
+    _refuse_what_eager_must_run(graph, inputs)
+    settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
+    examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
+    with _telling_errors_of_tracing():
+        tape = record(runner_of(graph), examples, names, _fake_mode(), "forward")
+        _guard_weights(tape, graph, inputs)
+        region = build_region(tape, settings, f"region {next(_region_numbers)}")
+        if tape.symints or region.backwards.has_code_of_others:
+            region.backwards.compile_nominal()
+    return region
 
 
-@dataclasses.dataclass(frozen=True)
-class Decorator:
-    """What ``gradc.compile(backend=...)`` returns: it compiles its target, and says with which options.
-
-    Also a compiler for ``gradc.compiled_autograd.enable``, which reads them.
-    """
-
-    compile_options: CompileOptions
-
-    def __call__(self, target: Any = None, **changes: Any) -> Any:
-        chosen = {field.name: getattr(self.compile_options, field.name) for field in dataclasses.fields(CompileOptions)}
-        return compile(target, **{**chosen, "options": dict(self.compile_options.options), **changes})
+def _refuse_what_eager_must_run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
+            raise UnsupportedError("tensor subclass", type(value).__name__)
+    if reason := unsupported_mode():
+        raise UnsupportedError(reason)
+    for node in graph.graph.nodes:
+        if "register_hook" in str(node.target):  # traced, it would be baked into backward; eager calls it each time
+            raise UnsupportedError("hook registered inside", where=user_line(node))
 
 
-def _calls_backward(code: types.CodeType | None) -> bool:
-    """True for a function that runs a backward pass itself, as a training step does."""
-    if code is None:
-        return False
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
+def _backward_autocast() -> AutocastState | None:
+    setting = config.backward_pass_autocast
+    if setting == "ambient":
+        return None
+    if setting == "same_as_forward":
+        return autocast_state()
+    return AutocastState() if isinstance(setting, str) else autocast_of(setting)
 
 
-def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
-    """``compiled``, with the backward passes that run inside captured; under ``fullgraph`` no graph may break elsewhere."""
-
-    @functools.wraps(target)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        before = graph_breaks() if fullgraph else {}
-        with compiled_autograd.enable_by_default(fullgraph):
-            result = compiled(*args, **kwargs)
-        if fullgraph:
-            _refuse_breaks(before)
-        return result
-
-    return call
+def _fake_mode() -> FakeTensorMode:
+    """Dynamo's, whose symbols its guards speak of; a new one outside of it."""
+    context = tracing_context()
+    return context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
 
 
-def _refuse_breaks(before: dict[str, int]) -> None:
-    for reason, times in graph_breaks().items():
-        if times > before.get(reason, 0) and not reason.startswith(_ENDS_AT_BACKWARD):
-            fallback("graph break", reason.splitlines()[0], fullgraph=True)
+@contextlib.contextmanager
+def _telling_errors_of_tracing() -> Iterator[None]:
+    """What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can."""
+    try:
+        yield
+    except FAKE_TENSOR_ERRORS as error:
+        raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
+    except OP_ERRORS as error:
+        text = str(error).split("\n")[0]
+        kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
+        raise UnsupportedError(kind, text) from error
 
 
-def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:
-    """Let a hook registered on the compiled module be one of the module itself: Dynamo's wrapper runs none of its own."""
-    for name in dir(module):
-        if name.startswith("register_") and name.endswith("_hook"):
-            compiled.__dict__[name] = getattr(module, name)
-
-
-def _validate(
-    backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None
-) -> None:
-    if not isinstance(backend, str):
-        raise ConfigError(f"backend={backend!r}: give a name of gradc.list_backends(), or register_backend your own.")
-    lookup_backend(backend)
-    if not isinstance(fullgraph, bool):
-        raise ConfigError(f"fullgraph={fullgraph!r}: True or False.")
-    if dynamic not in (None, True, False):
-        raise ConfigError(f"dynamic={dynamic!r}: True, False or None.")
-    if memory_budget != 1.0:
-        raise ConfigError(f"memory_budget={memory_budget!r}: only 1.0 (save what eager saves) is supported.")
-    if wrong := [name for name in options or {} if name not in _OPTIONS]:
-        raise ConfigError(f"options: there is no option {wrong[0]!r}. gradc.compile knows none yet.")
+def _guard_weights(tape: Tape, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Autocast caches the copies of weights alone: whether an input is one must be as it was when the region was traced."""
+    nodes = placeholders(graph)
+    for position, is_weight in tape.weights.items():
+        value, placeholder = inputs[position], nodes[position]
+        if value.is_leaf and is_view(value):
+            raise UnsupportedError("leaf under autocast that is a view", user_name(placeholder))
+        if "grapharg" in placeholder.meta:
+            guard_weight(placeholder, is_weight)

@@ -11,36 +11,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
-from gradc.ambient import AutocastState, autocast_of, autocast_state, modes_kept_on_error, unsupported_mode
-from gradc.analysis.facts import analyse
-from gradc.backends import lookup_backend
-from gradc.backward.settings import Settings
-from gradc.config import config
-from gradc.errors import OP_ERRORS, UnsupportedError
-from gradc.frontend.graph import examples_of, first_line, lift_attributes, placeholders, runner_of, user_line, user_name
+from gradc.ambient import modes_kept_on_error, unsupported_mode
+from gradc.errors import UnsupportedError
+from gradc.frontend.compile import compile_region
+from gradc.frontend.graph import first_line, lift_attributes
 from gradc.frontend.patches import patches
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
-from gradc.region.region import Region, build_region
-from gradc.tape.record import record
+from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import is_cut_off, is_saving_hooked_by_user, is_view
-from gradc.torch_private.dynamo import guard_weight, tracing_context
-from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode
-
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_KNOWN_ERRORS = {
-    "is being used in an in-place operation": "input mutated in place with gradient recording",
-    "don't yet support saved tensor hooks": "function transform",
-}
-_region_numbers = itertools.count()
+from gradc.torch_private.autograd import is_cut_off, is_saving_hooked_by_user
 
 
 class Backend:
@@ -78,51 +64,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Region:
-    """Trace, cut, lower: one captured graph to one region.
-
-    Raises:
-        UnsupportedError: with the reason, if the region must run eagerly.
-    """
-    for value in inputs:
-        if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
-            raise UnsupportedError("tensor subclass", type(value).__name__)
-    if reason := unsupported_mode():
-        raise UnsupportedError(reason)
-    for node in graph.graph.nodes:
-        if "register_hook" in str(node.target):  # traced, it would be baked into backward; eager calls it each time
-            raise UnsupportedError("hook registered inside", where=user_line(node))
-    context = tracing_context()
-    fake_mode = context.fake_mode if context is not None and context.fake_mode is not None else FakeTensorMode()
-    examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
-    settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
-    try:
-        tape = record(runner_of(graph), examples, names, fake_mode, "forward")
-        _guard_weights(analyse(tape).weights, graph, inputs)
-        region = build_region(tape, settings, f"region {next(_region_numbers)}")
-        if tape.symints or region.backwards.has_code_of_others:
-            region.backwards.compile_nominal()
-    except FAKE_TENSOR_ERRORS as error:
-        raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
-    except OP_ERRORS as error:
-        # What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can.
-        text = str(error).split("\n")[0]
-        kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
-        raise UnsupportedError(kind, text) from error
-    return region
-
-
-def _guard_weights(weights: Mapping[int, bool], graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Autocast caches the copies of weights alone: whether an input is one must be as it was when the region was traced."""
-    nodes = placeholders(graph)
-    for position, is_weight in weights.items():
-        value, placeholder = inputs[position], nodes[position]
-        if value.is_leaf and is_view(value):
-            raise UnsupportedError("leaf under autocast that is a view", user_name(placeholder))
-        if "grapharg" in placeholder.meta:
-            guard_weight(placeholder, is_weight)
-
-
 def _guarded(
     region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: CompileOptions
 ) -> Callable[..., Any]:
@@ -144,12 +85,3 @@ def _what_is_unusual(inputs: Sequence[Any]) -> str:
     if is_saving_hooked_by_user():
         return "saved-tensors hooks"
     return "input that is a view made under no_grad" if any(map(is_cut_off, inputs)) else ""
-
-
-def _backward_autocast() -> AutocastState | None:
-    setting = config.backward_pass_autocast
-    if setting == "ambient":
-        return None
-    if setting == "same_as_forward":
-        return autocast_state()
-    return AutocastState() if isinstance(setting, str) else autocast_of(setting)

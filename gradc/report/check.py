@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from gradc.backends import DEFAULT_BACKEND
 from gradc.bits import same_bits
 from gradc.errors import CheckError, ConfigError
-from gradc.frontend.compile import compile
+from gradc.frontend.api import compile
 from gradc.text_table import table
 
 SEED = 0

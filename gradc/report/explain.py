@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gradc.backends import DEFAULT_BACKEND
-from gradc.frontend.compile import compile
+from gradc.frontend.api import compile
 from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, listening
 from gradc.report.check import copies, differentiate

@@ -25,7 +25,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.known import KnownTensors
 from gradc.ir.program import Instruction, Program, Sym
 from gradc.ir.text import symbolic
-from gradc.torch_private import FakeTensorMode, sequence_nr
+from gradc.torch_private import FakeTensorMode, is_view, sequence_nr
 
 Node = Any  # torch.autograd.graph.Node: abstract there, and the engine's nodes are not registered as its subclasses
 Edge = tuple[Node, int]
@@ -128,6 +128,12 @@ class Tape:
     symints: Mapping[sympy.Symbol, torch.SymInt] = _nothing()
     retrace: Callable[[Callable[[Any], Any]], Tape] | None = None
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+    @property
+    def weights(self) -> dict[int, bool]:
+        """Position of each argument that autocast casts inside -> True if it is a weight, whose copy is cached."""
+        fakes = {position: self.primals[position].fake for position in self.casts.values()}
+        return {position: fake is not None and fake.is_leaf and not is_view(fake) for position, fake in fakes.items()}
 
     def slot_of(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that the calls took or made; None for any other."""

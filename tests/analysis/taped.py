@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from gradc.analysis.hoist import Hoisted, hoist
 from gradc.analysis.order import LiveNode, live_order
 from gradc.analysis.outputs import Outputs, analyse_outputs
 from gradc.analysis.segments import Segment, cut
-from gradc.tape.record import record
+from gradc.tape.record import TapeRecorder, record
 from gradc.tape.tape import Node, Tape
 from gradc.torch_private.fakes import FakeTensorMode
 
@@ -37,13 +38,15 @@ class Analysed:
         return live_order(self.hoisted, self.segments(), self.outputs)
 
 
-def taped(function: Callable[..., Any], *inputs: Any) -> Analysed:
-    def listed(recorder: Any, *fakes: Any) -> list[Any]:
+def taped(function: Callable[..., Any], *inputs: Any, autocast: torch.dtype | None = None) -> Analysed:
+    def listed(recorder: TapeRecorder, *fakes: Any) -> list[Any]:
+        recorder.enter_line("the user's line")
         result = function(*fakes)
         return list(result) if isinstance(result, tuple) else [result]
 
     names = [f"input_{number}" for number in range(len(inputs))]
-    with torch.enable_grad():
+    under = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
+    with torch.enable_grad(), under:
         tape = record(listed, inputs, names, FakeTensorMode(), "taped")
     facts = analyse(tape)
     hoisted = hoist(tape, facts)

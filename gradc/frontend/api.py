@@ -1,0 +1,142 @@
+"""gradc.compile: what a user hands in is checked, given to Dynamo, and wrapped.
+
+    compile: (function | module | optimizer, options) -> the same, compiled
+
+    user code --Dynamo--> FX graphs --frontend.dynamo.Backend--> frontend.compile.compile_region, for each
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc import compiled_autograd
+from gradc.backends import lookup_backend
+from gradc.errors import ConfigError
+from gradc.frontend.dynamo import Backend
+from gradc.frontend.patches import patches
+from gradc.journal import fallback
+from gradc.optim import compile_optimizer
+from gradc.options import DEFAULT_BACKEND, CompileOptions
+from gradc.torch_private.dynamo import graph_breaks
+
+_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
+_OPTIONS = ()
+
+
+def compile(
+    target: Any = None,
+    *,
+    backend: str = DEFAULT_BACKEND,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    memory_budget: float = 1.0,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a function or a module for training, with eager's gradients.
+
+    Arguments:
+        target: a function, or an nn.Module, which stays a module with its parameters, ``state_dict``, ``train()`` and
+            attributes; or an optimizer of torch.optim, which is returned itself, with a native ``step``. Without it, returns
+            a decorator.
+        backend: a name of ``gradc.list_backends()``.
+        fullgraph: raise where a part would run eagerly, instead of counting it.
+        dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
+        memory_budget: 1.0: save for backward what eager saves.
+        options: none are known yet.
+
+    Returns:
+        The compiled target; a decorator if there was none.
+
+    Raises:
+        ConfigError: for an argument that is not one of these, or a target that cannot be compiled.
+        FallbackError: on a call or in its backward, under ``fullgraph=True``.
+    """
+    _validate(backend, fullgraph, dynamic, memory_budget, options)
+    chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
+    if target is None:
+        return Decorator(chosen)
+    if isinstance(target, torch.optim.Optimizer):
+        return compile_optimizer(target)
+    if not callable(target):
+        raise ConfigError(f"gradc.compile takes a function, an nn.Module or an optimizer, not {type(target).__name__}.")
+    has_backward = _calls_backward(getattr(target, "__code__", None))
+    whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
+    patches().apply()
+    compiled = torch.compile(target, backend=Backend(chosen), fullgraph=whole, dynamic=dynamic)
+    if isinstance(target, torch.nn.Module):
+        assert isinstance(compiled, torch.nn.Module)
+        _forward_hook_registration(compiled, target)
+        return compiled
+    return _capturing(compiled, target, fullgraph) if has_backward else compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class Decorator:
+    """What ``gradc.compile(backend=...)`` returns: it compiles its target, and says with which options.
+
+    Also a compiler for ``gradc.compiled_autograd.enable``, which reads them.
+    """
+
+    compile_options: CompileOptions
+
+    def __call__(self, target: Any = None, **changes: Any) -> Any:
+        chosen = {field.name: getattr(self.compile_options, field.name) for field in dataclasses.fields(CompileOptions)}
+        return compile(target, **{**chosen, "options": dict(self.compile_options.options), **changes})
+
+
+def _calls_backward(code: types.CodeType | None) -> bool:
+    """True for a function that runs a backward pass itself, as a training step does."""
+    if code is None:
+        return False
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
+
+
+def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
+    """``compiled``, with the backward passes that run inside captured; under ``fullgraph`` no graph may break elsewhere."""
+
+    @functools.wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = graph_breaks() if fullgraph else {}
+        with compiled_autograd.enable_by_default(fullgraph):
+            result = compiled(*args, **kwargs)
+        if fullgraph:
+            _refuse_breaks(before)
+        return result
+
+    return call
+
+
+def _refuse_breaks(before: dict[str, int]) -> None:
+    for reason, times in graph_breaks().items():
+        if times > before.get(reason, 0) and not reason.startswith(_ENDS_AT_BACKWARD):
+            fallback("graph break", reason.splitlines()[0], fullgraph=True)
+
+
+def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:
+    """Let a hook registered on the compiled module be one of the module itself: Dynamo's wrapper runs none of its own."""
+    for name in dir(module):
+        if name.startswith("register_") and name.endswith("_hook"):
+            compiled.__dict__[name] = getattr(module, name)
+
+
+def _validate(
+    backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None
+) -> None:
+    if not isinstance(backend, str):
+        raise ConfigError(f"backend={backend!r}: give a name of gradc.list_backends(), or register_backend your own.")
+    lookup_backend(backend)
+    if not isinstance(fullgraph, bool):
+        raise ConfigError(f"fullgraph={fullgraph!r}: True or False.")
+    if dynamic not in (None, True, False):
+        raise ConfigError(f"dynamic={dynamic!r}: True, False or None.")
+    if memory_budget != 1.0:
+        raise ConfigError(f"memory_budget={memory_budget!r}: only 1.0 (save what eager saves) is supported.")
+    if wrong := [name for name in options or {} if name not in _OPTIONS]:
+        raise ConfigError(f"options: there is no option {wrong[0]!r}. gradc.compile knows none yet.")
