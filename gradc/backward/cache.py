@@ -138,7 +138,7 @@ class BackwardCache:
     ) -> tuple[Any, ...] | None:
         """The plan for the present state, with the fields of Backward; None if there is none: ``grads_native`` says why."""
         segment = self.segments[number]
-        with self._forced_autocast(), contextlib.suppress(UnsupportedError):
+        with self._forced_autocast(), self._raising_under_fullgraph():
             key = dataclasses.replace(key_of(segment, tangents, needed, stealable), adds_up=adds_up)
             compiled = self._lookup(segment, key)
             if is_plan(compiled.run):
@@ -161,9 +161,21 @@ class BackwardCache:
 
         None where ``grads_native`` serves each call; one call, where it returns None.
         """
-        with contextlib.suppress(UnsupportedError):
+        with self._raising_under_fullgraph():
             return self._derivative_of(self.segments[number], saved, tangents, needed)
         return None
+
+    @contextlib.contextmanager
+    def _raising_under_fullgraph(self) -> Iterator[None]:
+        """Leave what is unsupported for ``grads`` to tell, or tell it now: the node still has what it saved."""
+        try:
+            yield
+        except UnsupportedError as error:
+            reason = error
+        else:
+            return
+        if self.settings.fullgraph:
+            fallback(reason.kind, reason.detail, reason.where, fullgraph=True)
 
     # ---- what reports and the frontend ask
 

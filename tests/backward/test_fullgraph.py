@@ -57,6 +57,14 @@ def test_backward_that_cannot_be_traced_raises_under_fullgraph(executor, engine)
     assert not torch._C._len_torch_dispatch_stack()
 
 
+def test_a_backward_that_raised_under_fullgraph_has_freed_nothing(executor, engine):
+    x = leaf(3, 3)()
+    y = compiled(phase, executor, fullgraph=True)(x)
+    for _ in range(3):
+        with engine(), pytest.raises(gradc.FallbackError, match="LinalgEigBackward0"):
+            y.backward()
+
+
 def test_derivative_that_cannot_be_traced_raises_under_fullgraph(executor):
     f = compiled(lambda x: x.cumprod(0).sin().sum(), executor, fullgraph=True)
     x = leaf(4)()
