@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.program import Instruction
+from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
 from gradc.torch_private import sequence_nr

@@ -21,7 +21,7 @@ from gradc.analysis.segments import Segment
 from gradc.analysis.views_of_arguments import refuse_history_of_its_own
 from gradc.errors import UnsupportedError
 from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
-from gradc.ir.program import Sym
+from gradc.ir.values import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
 from gradc.torch_private import sequence_nr

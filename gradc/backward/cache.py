@@ -27,9 +27,10 @@ from gradc.backward.settings import Settings
 from gradc.backward.specialized import CutTape, Retrace, Specialized
 from gradc.backward.trace import Backward, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
-from gradc.ir.program import TensorMeta
 from gradc.ir.recorder import tensor_meta
 from gradc.ir.sizes import Sizes
+from gradc.ir.text import print_program
+from gradc.ir.values import TensorMeta
 from gradc.journal import Fallback, count, fallback, log
 from gradc.native import is_plan
 from gradc.nodes.backward_call import BackwardCall
@@ -242,7 +243,7 @@ class BackwardCache:
     @collector.set_aside()
     def _compile(self, segment: Segment, key: BackwardKey) -> _Compiled:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
-        log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{backward.program}")
+        log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{print_program(backward.program)}")
         count("aot", "backward_compiles")
         return _Compiled(backward, self.settings.lower(backward.program))
 

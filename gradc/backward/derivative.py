@@ -21,9 +21,9 @@ from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
 from gradc.backward.specialized import CutTape
 from gradc.backward.trace import fake_tangent, refuse_other_formulas, saved_name
-from gradc.ir.program import TensorMeta
 from gradc.ir.recorder import symbolic_number
 from gradc.ir.sizes import Sizes
+from gradc.ir.values import TensorMeta
 from gradc.tape.ctx_state import watching
 from gradc.tape.record import TapeRecorder, record
 from gradc.tape.tape import Tape

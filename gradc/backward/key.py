@@ -21,8 +21,8 @@ import torch
 from gradc.ambient import Ambient, AutocastState, ambient, autocast_state
 from gradc.analysis.segments import Segment
 from gradc.errors import UnsupportedError
-from gradc.ir.program import Sym, TensorMeta
 from gradc.ir.recorder import symbolic_number, tensor_meta
+from gradc.ir.values import Sym, TensorMeta
 from gradc.tape.tape import Edge, Tape
 from gradc.torch_private import is_batched
 

@@ -20,8 +20,9 @@ from gradc.backward.run_nodes import run_nodes
 from gradc.errors import UnsupportedError
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS, is_view_op
-from gradc.ir.program import Program, Ref, Sym, TensorMeta
+from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
+from gradc.ir.values import Ref, Sym, TensorMeta
 from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided

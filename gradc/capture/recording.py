@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradc.ir.program import Instruction, Program, Slot
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Slot
 from gradc.walk.origins import RegionBackward
 
 Slots = tuple[int, ...]

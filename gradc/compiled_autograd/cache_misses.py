@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradc.ir.program import SHORT_DTYPE
+from gradc.ir.values import SHORT_DTYPE
 from gradc.journal import is_heard, is_logged, log
 from gradc.walk.origins import HOW_TO_KNOW, line_of
 

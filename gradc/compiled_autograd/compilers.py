@@ -19,7 +19,8 @@ from gradc import executor
 from gradc.backends import Lower, lookup_backend
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.executor import Runner, interpret
-from gradc.ir.program import Program, Ref, Sym, leaves, map_leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Ref, Sym, leaves, map_leaves
 from gradc.options import CompileOptions
 
 Compiler = Callable[[Any], Callable[..., Any]]

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from gradc.capture.recording import Boundary, HookKind, Ran, Report
-from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, map_leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, map_leaves
 from gradc.torch_private import FakeTensorMode
 from gradc.walk.origins import RegionBackward
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from gradc.ambient import AutocastState, autocast_set_to, set_autocast
-from gradc.ir.program import Program, leaves
+from gradc.ir.program import Program
 from gradc.ir.text import render
+from gradc.ir.values import leaves
 
 Runner = Callable[[list[Any]], list[Any]]
 _OFF = AutocastState()

@@ -24,8 +24,9 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, bases_of, declared_views
 from gradc.ir.ops import HANDLES, RELATIVE_VIEWS
-from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves
+from gradc.ir.program import Program
 from gradc.ir.text import symbolic
+from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
 
 Operand = tuple[str, Any]
 Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]

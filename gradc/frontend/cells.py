@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from gradc.ir.program import leaves
+from gradc.ir.values import leaves
 from gradc.torch_private import has_symbolic_sizes
 
 

@@ -13,7 +13,8 @@ import functools
 from collections.abc import Iterator
 
 from gradc.ir.ops import FRESH, HIDDEN_VIEWS
-from gradc.ir.program import Instruction, Program, Ref, leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, leaves
 
 
 def bases_of(instruction: Instruction) -> dict[int, int]:

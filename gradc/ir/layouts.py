@@ -19,7 +19,7 @@ import torch
 
 from gradc.errors import UnsupportedError
 from gradc.ir.ops import CERTAIN_LAYOUT, is_random
-from gradc.ir.program import Sym, TensorMeta, leaves, map_leaves
+from gradc.ir.values import Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import is_fake, without_dispatch_modes
 
 MAX_ELEMENTS = 1 << 24  # of the arguments together; beyond, the question costs more than the doubt is worth

@@ -23,7 +23,8 @@ from gradc.errors import UnsupportedError
 from gradc.ir.known import KnownTensors, Names
 from gradc.ir.layouts import corrected
 from gradc.ir.ops import is_metadata_query
-from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
 
 _aten = torch.ops.aten

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gradc.ir.program import Sym
 from gradc.ir.text import symbolic
+from gradc.ir.values import Sym
 
 
 @dataclasses.dataclass(frozen=True)

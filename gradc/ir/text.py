@@ -17,7 +17,8 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter
 
 from gradc.ambient import AutocastState
-from gradc.ir.program import Instruction, Program, Ref, Sym
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Sym
 
 _PRINTER = PythonPrinter()
 

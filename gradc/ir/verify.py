@@ -27,9 +27,10 @@ from gradc.errors import InternalError
 from gradc.ir.known import RESERVED
 from gradc.ir.layouts import corrected
 from gradc.ir.ops import changes_layout
-from gradc.ir.program import Instruction, Program, Ref, Sym, TensorMeta, leaves, map_leaves
+from gradc.ir.program import Program
 from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
+from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private import FAKE_TENSOR_ERRORS, FakeTensorMode, without_dispatch_modes
 
 IS_ASKED_FOR = is_set("GRADC_VERIFY")

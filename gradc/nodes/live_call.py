@@ -24,8 +24,8 @@ from gradc.analysis.outputs import (
     Value,
 )
 from gradc.analysis.segments import Segment
-from gradc.ir.program import Sym
 from gradc.ir.sizes import Sizes
+from gradc.ir.values import Sym
 from gradc.nodes.python_node import SegmentFunction
 from gradc.tape.tape import Edge, Tape
 from gradc.tape.views import as_view_of

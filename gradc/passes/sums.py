@@ -13,7 +13,8 @@ import torch
 
 from gradc.ir.aliases import Aliases
 from gradc.ir.layouts import has_free_strides
-from gradc.ir.program import Instruction, Program, Ref, Slot, Sym, TensorMeta, map_leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, map_leaves
 
 _aten = torch.ops.aten
 

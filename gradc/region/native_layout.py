@@ -23,8 +23,8 @@ from gradc.analysis.order import LiveNode
 from gradc.analysis.outputs import AliasOfInput, AliasOfIntermediate, Constant, InputItself, Output, Value
 from gradc.analysis.segments import Segment
 from gradc.backward.cache import BackwardCache
-from gradc.ir.program import Sym
 from gradc.ir.recorder import symbolic_number
+from gradc.ir.values import Sym
 from gradc.region.returned import Returned
 from gradc.tape.tape import Edge, Primal, Tape
 from gradc.tape.weight_casts import Cast

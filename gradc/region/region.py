@@ -27,7 +27,9 @@ from gradc.analysis.outputs import AliasUsedInside, Outputs, analyse_outputs, re
 from gradc.analysis.segments import Segment, cut
 from gradc.backward.cache import BackwardCache
 from gradc.backward.settings import Settings
-from gradc.ir.program import Program, Ref, Sym
+from gradc.ir.program import Program
+from gradc.ir.text import print_program
+from gradc.ir.values import Ref, Sym
 from gradc.journal import log
 from gradc.nodes.live_call import Call
 from gradc.passes import pipeline
@@ -69,7 +71,7 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,
         None if spec is None else native.region(spec), () if spec is None else tuple(spec.shapes),
     )  # fmt: skip
-    log("graphs", lambda: f"forward of {name}\n{forward}", lambda: graph_of(name, hoisted, segments, forward))
+    log("graphs", lambda: f"forward of {name}\n{print_program(forward)}", lambda: graph_of(name, hoisted, segments, forward))
     return region
 
 

@@ -20,7 +20,8 @@ from gradc.backends import Lower
 from gradc.capture.recording import Captured, Ran
 from gradc.errors import UnsupportedError
 from gradc.executor import Runner
-from gradc.ir.program import Instruction, Program, Ref, Slot, map_leaves
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot, map_leaves
 from gradc.passes import pipeline
 
 _aten = torch.ops.aten

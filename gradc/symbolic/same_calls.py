@@ -16,8 +16,8 @@ import torch
 
 from gradc.bits import same_bits
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, Ran, Slots, Span, Waiting
-from gradc.ir.program import Instruction, Ref, Slot, Sym, leaves, map_leaves
 from gradc.ir.text import symbolic
+from gradc.ir.values import Instruction, Ref, Slot, Sym, leaves, map_leaves
 from gradc.symbolic.terms import Values
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.program import Sym
 from gradc.ir.recorder import symbolic_number
+from gradc.ir.values import Sym
 from gradc.torch_private import FakeTensorMode, is_view
 
 

@@ -22,8 +22,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradc.ambient import autocast_set_to, autocast_state
 from gradc.errors import UnsupportedError
-from gradc.ir.program import Instruction
 from gradc.ir.recorder import symbolic_number
+from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.fakes import fake_primal
 from gradc.tape.saves import saved_by

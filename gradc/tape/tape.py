@@ -23,8 +23,9 @@ from torch.autograd.graph import get_gradient_edge
 from gradc import native
 from gradc.errors import UnsupportedError
 from gradc.ir.known import KnownTensors
-from gradc.ir.program import Instruction, Program, Sym
+from gradc.ir.program import Program
 from gradc.ir.text import symbolic
+from gradc.ir.values import Instruction, Sym
 from gradc.torch_private import FakeTensorMode, is_view, sequence_nr
 
 Node = Any  # torch.autograd.graph.Node: abstract there, and the engine's nodes are not registered as its subclasses

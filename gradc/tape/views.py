@@ -21,8 +21,8 @@ import torch
 from gradc import native
 from gradc.errors import UnsupportedError
 from gradc.ir.ops import NOT_STRIDED, is_view_op
-from gradc.ir.program import Instruction, Ref, leaves, map_leaves
 from gradc.ir.recorder import Recorder
+from gradc.ir.values import Instruction, Ref, leaves, map_leaves
 from gradc.tape.tape import Tape
 from gradc.torch_private import is_made_under_no_grad, is_view
 

@@ -14,7 +14,7 @@ from gradc.ambient import NO_AUTOCAST, AutocastState, ambient
 from gradc.backward.key import BackwardKey, closest, differences, key_of
 from gradc.errors import UnsupportedError
 from gradc.frontend.dynamo import compile_region
-from gradc.ir.program import TensorMeta
+from gradc.ir.values import TensorMeta
 from gradc.journal import listening
 from gradc.region.region import Region
 from tests.oracle import leaf

@@ -18,7 +18,8 @@ from gradc.ambient import AutocastState
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
-from gradc.ir.program import Instruction, Program, Ref, Slot, Sym
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot, Sym
 from tests.executor.agree import Probe, assert_same, capture, check_agree
 
 aten = torch.ops.aten

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from gradc.ir.program import Instruction, Program
+from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
+from gradc.ir.values import Instruction
 
 
 def recorded(function: Any, *inputs: torch.Tensor, names: str = "xyz") -> Program:

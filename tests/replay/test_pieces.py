@@ -11,7 +11,8 @@ import torch
 from gradc.capture.recording import Boundary, Captured, EngineState, Ran, Span, Waiting
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
-from gradc.ir.program import Instruction, Program, Ref, Slot
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot
 from gradc.replay.pieces import parts_of
 from gradc.replay.spec import RecordingSpec, recording_spec
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradc.ir.program import Instruction, Ref, Slot
+from gradc.ir.values import Instruction, Ref, Slot
 from gradc.symbolic.same_calls import Trace, is_same
 
 SCALARS = [(0.0, -0.0), (1.0, math.nan), (1, 1.0), (2.0, 2.5), (torch.float32, torch.float64)]
