@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from gradc import native
-from gradc.capture.recording import Boundary
+from gradc.capture.recording import Boundary, EngineState
 from gradc.compiled_autograd.compilers import lower_with
 from gradc.compiled_autograd.settings import Setting
 from gradc.errors import UnsupportedError
@@ -40,7 +40,7 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Met:
-    """What captures of one structure left behind: the numbers of the last ones, and the boundaries of the very last.
+    """What captures of one structure left behind: the numbers of the last ones, and what boundaries returned in the very last.
 
     ``num_refusals`` counts the traces for all sizes that were of no use.
     """
@@ -134,7 +134,8 @@ class Session:
         """Remember the sizes of this structure, for the next time they differ."""
         known = self.met_of(walk)
         points = (*(known.points if known else ()), tuple(walk.numbers))[-MAX_POINTS:]
-        self.met[Structure.of(walk)] = Met(points, boundaries, known.num_refusals if known else 0)
+        returned = tuple(dataclasses.replace(boundary, after=EngineState()) for boundary in boundaries)  # the rest is large
+        self.met[Structure.of(walk)] = Met(points, returned, known.num_refusals if known else 0)
 
     def note_refusal(self, walk: Any) -> None:
         """Remember that a trace for all sizes was of no use."""
