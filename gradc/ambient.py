@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradc.torch_private import (
+from gradc.torch_private.modes import (
     autocast_nesting,
     close_autocast,
     close_transforms,

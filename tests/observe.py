@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gradc.bits import same_bits
-from gradc.torch_private import autocast_nesting
+from gradc.torch_private.modes import autocast_nesting
 
 MAX_GRADS_OF_GRADS = 3
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from gradc.torch_private import close_autocast
+from gradc.torch_private.modes import close_autocast
 from tests.compilers import EAGER, GRADC, Compiler
 from tests.observe import Observation, differences, observe, versions_of
 

@@ -21,7 +21,7 @@ import torch
 from gradc.analysis.facts import Facts, Use
 from gradc.errors import UnsupportedError
 from gradc.tape.tape import Primal, edge_of
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr, storage_key
 
 Use = tuple[Node, int]  # a node, and the number of one of its next edges
 
@@ -102,4 +102,4 @@ def analyse(tape: Tape) -> Facts:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return storage_key(tensor)

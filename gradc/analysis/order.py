@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from gradc.analysis.hoist import Hoisted
 from gradc.analysis.outputs import Outputs
 from gradc.analysis.segments import Segment
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr
 
 
 class Made(enum.Enum):

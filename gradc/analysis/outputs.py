@@ -24,7 +24,7 @@ from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
 from gradc.ir.values import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr, storage_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +218,7 @@ class _Analysis:
         """
         is_leaf = out.requires_grad and not is_recorded(out)
         is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
-        return is_leaf or is_one_of_many or root.untyped_storage()._cdata in self.shared
+        return is_leaf or is_one_of_many or storage_key(root) in self.shared
 
     def is_last(self, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if inside the region nothing uses the view, nor its root but for it: it may as well be a live view.
@@ -261,6 +261,6 @@ def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:
     """The storages that more than one of the tensors shows."""
     seen: dict[int, int] = {}
     for tensor in tensors:
-        key = tensor.untyped_storage()._cdata
+        key = storage_key(tensor)
         seen[key] = seen.get(key, 0) + 1
     return {key for key, times in seen.items() if times > 1}

@@ -21,7 +21,7 @@ from gradc.errors import UnsupportedError
 from gradc.tape.ctx_state import is_python
 from gradc.tape.saves import Saves, saved_by
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gradc.analysis.facts import Facts
 from gradc.errors import UnsupportedError
 from gradc.tape.tape import Primal, edge_of
 from gradc.tape.views import ViewStep, is_recorded, view_again
-from gradc.torch_private import sequence_nr
+from gradc.torch_private.autograd import sequence_nr
 
 
 def views_of_arguments(facts: Facts, hoisted: Sequence[HoistedInput]) -> list[HoistedInput]:

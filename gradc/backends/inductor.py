@@ -23,7 +23,9 @@ from gradc.errors import UnsupportedError
 from gradc.executor import interpret
 from gradc.ir.program import Program
 from gradc.journal import count, fallback
-from gradc.torch_private import compile_fx_inner, fake_mode_for, functionalized_graph
+from gradc.torch_private.autograd import storage_key
+from gradc.torch_private.fakes import fake_mode_for
+from gradc.torch_private.inductor import compile_fx_inner, functionalized_graph
 
 Runner = Callable[[list[Any]], list[Any]]
 
@@ -74,7 +76,7 @@ def _is_aliased(inputs: list[Any], mutated: tuple[int, ...]) -> bool:
     """True if a mutated input shares memory with another one: Inductor's code takes all of them to be distinct."""
     if not mutated:
         return False
-    storages = [v.untyped_storage()._cdata if isinstance(v, torch.Tensor) else None for v in inputs]
+    storages = [storage_key(v) if isinstance(v, torch.Tensor) else None for v in inputs]
     return any(storages.count(storages[position]) > 1 for position in mutated)
 
 

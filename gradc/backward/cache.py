@@ -37,7 +37,7 @@ from gradc.nodes.backward_call import BackwardCall
 from gradc.tape.ctx_state import is_python
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
+from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
 
 MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: as many as a native region keeps
 

@@ -22,7 +22,8 @@ from gradc.backward.ops import gradc_ops
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.tape.tape import Node, Tape
-from gradc.torch_private import FAKE_TENSOR_ERRORS
+from gradc.torch_private.autograd import input_metadata
+from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS
 
 Grads = Sequence[torch.Tensor | None]
 
@@ -90,7 +91,7 @@ def _index_put(node: Node, grads: Grads, made: Grads) -> Grads:
 
 def _shape_behind(node: Node, position: int) -> Sequence[Any]:
     target, number = node.next_functions[position]
-    shape: Sequence[Any] = target._input_metadata[number].shape
+    shape: Sequence[Any] = input_metadata(target, number).shape
     return shape
 
 

@@ -24,7 +24,8 @@ from gradc.errors import UnsupportedError
 from gradc.ir.recorder import symbolic_number, tensor_meta
 from gradc.ir.values import Sym, TensorMeta
 from gradc.tape.tape import Edge, Tape
-from gradc.torch_private import is_batched
+from gradc.torch_private.autograd import input_metadata
+from gradc.torch_private.modes import is_batched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def nominal_key(tape: Tape, segment: Segment, autocast: AutocastState) -> Backwa
 
 def _nominal_tangent(node: Any, number: int) -> TensorMeta:
     """The layout of a gradient like the value: a fresh contiguous tensor."""
-    expected = node._input_metadata[number]
+    expected = input_metadata(node, number)
     return _meta(torch.empty(expected.shape, dtype=expected.dtype, device=expected.device))
 
 
@@ -131,7 +132,7 @@ def _tangent_meta(edge: Edge, tangent: torch.Tensor) -> TensorMeta:
         raise UnsupportedError("gradient that is a lazy zero")
     meta = dataclasses.replace(_meta(tangent), offset=0)
     node, number = edge
-    shape = tuple(symbolic_number(size) for size in node._input_metadata[number].shape)
+    shape = tuple(symbolic_number(size) for size in input_metadata(node, number).shape)
     if not any(isinstance(size, Sym) for size in shape):
         return meta
     return dataclasses.replace(meta, shape=shape, stride=_symbolic_stride(shape, tangent))

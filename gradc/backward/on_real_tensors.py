@@ -33,7 +33,7 @@ from gradc.tape.ctx_state import giving_out
 from gradc.tape.record import packing
 from gradc.tape.tape import Edge, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
-from gradc.torch_private import next_sequence_nr
+from gradc.torch_private.autograd import input_metadata, next_sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -108,7 +108,7 @@ def _sharing_casts(tape: Tape, lives: Sequence[torch.Tensor]) -> Hoisted:
     for position in (position for position, is_one in enumerate(weights_among(lives) or ()) if is_one):
         edge = tape.primals[position].edge
         for node, _ in facts.uses_of(edge) if edge else ():
-            dtype = node._input_metadata[0].dtype
+            dtype = input_metadata(node).dtype
             if node.name() == "ToCopyBackward0" and (lives[position].device.type, dtype) in autocast_state().enabled:
                 casts.append(HoistedInput(Primal("weight", None, (node, 0), position, Cast(dtype))))
     inputs, detours = with_detours(facts, casts)

@@ -19,7 +19,7 @@ from gradc.backward import formulas
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private import engine_grad
+from gradc.torch_private.autograd import engine_grad, input_metadata
 
 Grads = list[torch.Tensor | None]
 
@@ -148,6 +148,6 @@ def _unreached_entries(segment: Segment, tangents: Sequence[torch.Tensor | None]
     silent = []
     for position, edge in enumerate(segment.entries[: segment.num_tangents]):
         if edge[0] not in reached and tangents[position] is None:
-            meta = edge[0]._input_metadata[edge[1]]
+            meta = input_metadata(*edge)
             silent.append((edge, torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)))
     return silent

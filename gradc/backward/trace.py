@@ -27,7 +27,8 @@ from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
 from gradc.tape.tape import Node, Tape
-from gradc.torch_private import current_autograd_node, is_fake
+from gradc.torch_private.autograd import all_input_metadata, current_autograd_node
+from gradc.torch_private.fakes import is_fake
 
 # Nodes whose C++ formula takes another path for tensors that are "like a subclass", as fake tensors are, with other last
 # bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
@@ -144,7 +145,7 @@ def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> N
 
 
 def _is_complex(node: Node) -> bool:
-    return any(meta is not None and meta.dtype.is_complex for meta in node._input_metadata)
+    return any(meta is not None and meta.dtype.is_complex for meta in all_input_metadata(node))
 
 
 def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from gradc import native
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
+from gradc.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
 Values = Sequence[torch.Tensor | None]
@@ -65,10 +65,10 @@ class Observer:
     # ---- what the native run tells
 
     def begin(self) -> None:
-        _push_mode(self.recorder)
+        push_dispatch_mode(self.recorder)
 
     def end(self) -> None:
-        _pop_mode()
+        pop_dispatch_mode()
         self._fail_if_tainted()
 
     def enter(self, node: int, inputs: Values) -> None:

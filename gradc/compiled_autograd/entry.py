@@ -24,6 +24,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
 from gradc.torch_private.autograd import is_inside_backward
+from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.modes import dispatch_modes
 from gradc.torch_private.patches import Patch, Replace
 
@@ -106,7 +107,7 @@ def _refuse_where_eager_is_needed(create_graph: bool) -> None:
         raise UnsupportedError("create_graph")
     if mode := unsupported_mode():
         raise UnsupportedError(mode)
-    if torch._dynamo.compiled_autograd.compiled_autograd_enabled:
+    if is_compiled_autograd_enabled():
         raise UnsupportedError("torch's compiled autograd")
 
 

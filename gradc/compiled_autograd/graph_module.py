@@ -21,7 +21,7 @@ import torch
 from gradc.capture.recording import Boundary, HookKind, Ran, Report
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, map_leaves
-from gradc.torch_private import FakeTensorMode
+from gradc.torch_private.fakes import FakeTensorMode
 from gradc.walk.origins import RegionBackward
 
 _ROOT = "torch::autograd::GraphRoot (NodeCall 0)"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from gradc.ir.values import leaves
-from gradc.torch_private import has_symbolic_sizes
+from gradc.torch_private.fakes import has_symbolic_sizes
 
 
 def decomposed(function: Any, args: Sequence[Any]) -> Any:

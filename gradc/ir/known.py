@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from gradc.torch_private.autograd import storage_key
+
 RESERVED = frozenset({"args", "flatten", "math", "set_autocast", "torch"})  # what the printed text means by these names
 
 
@@ -60,7 +62,7 @@ def handle_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What two handles of one value have in common: memory and layout."""
     if tensor.layout is not torch.strided:
         return (id(tensor),)
-    storage = tensor.untyped_storage()._cdata
+    storage = storage_key(tensor)
     layout = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
     return (storage, tensor.dtype, *(str(part) if isinstance(part, torch.SymInt) else part for part in layout))
 

@@ -20,7 +20,8 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.ir.ops import CERTAIN_LAYOUT, is_random
 from gradc.ir.values import Sym, TensorMeta, leaves, map_leaves
-from gradc.torch_private import is_fake, without_dispatch_modes
+from gradc.torch_private.fakes import is_fake
+from gradc.torch_private.modes import without_dispatch_modes
 
 MAX_ELEMENTS = 1 << 24  # of the arguments together; beyond, the question costs more than the doubt is worth
 

@@ -25,7 +25,9 @@ from gradc.ir.layouts import corrected
 from gradc.ir.ops import is_metadata_query
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
-from gradc.torch_private import has_autocast_kernel, has_symbolic_sizes, is_fake, is_view, python_meta_kernels, use_count
+from gradc.torch_private.autograd import is_view, use_count
+from gradc.torch_private.fakes import has_symbolic_sizes, is_fake, python_meta_kernels
+from gradc.torch_private.modes import has_autocast_kernel
 
 _aten = torch.ops.aten
 _device = torch.ops.prim.device.default

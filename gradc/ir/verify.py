@@ -31,7 +31,8 @@ from gradc.ir.program import Program
 from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves, map_leaves
-from gradc.torch_private import FAKE_TENSOR_ERRORS, FakeTensorMode, without_dispatch_modes
+from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode
+from gradc.torch_private.modes import without_dispatch_modes
 
 IS_ASKED_FOR = is_set("GRADC_VERIFY")
 

@@ -29,7 +29,7 @@ from gradc.ir.values import Sym
 from gradc.nodes.python_node import SegmentFunction
 from gradc.tape.tape import Edge, Tape
 from gradc.tape.views import as_view_of
-from gradc.torch_private import is_view, put_in_order, sequence_nr
+from gradc.torch_private.autograd import input_metadata, is_view, put_in_order, sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Call:
         position = self.region.returned.of_edge.get((node, place))
         if position is not None:
             return self.values[position]
-        meta = node._input_metadata[place]
+        meta = input_metadata(node, place)
         size = [dim if isinstance(dim, int) else self.sizes(Sym(dim.node.expr)) for dim in meta.shape]
         return torch.empty_strided(size, [0] * len(size), dtype=meta.dtype, device=meta.device)
 

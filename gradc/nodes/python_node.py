@@ -17,7 +17,7 @@ from gradc.analysis.segments import Segment
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.recorder import tensor_meta
 from gradc.nodes.backward_call import BackwardCall
-from gradc.torch_private import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
+from gradc.torch_private.autograd import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
 
 _BACKWARD_TWICE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "

@@ -28,6 +28,7 @@ from gradc.ir.values import Sym
 from gradc.region.returned import Returned
 from gradc.tape.tape import Edge, Primal, Tape
 from gradc.tape.weight_casts import Cast
+from gradc.torch_private.autograd import input_metadata
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _segment(
 
 def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:
     node, number = edge
-    meta = node._input_metadata[number]
+    meta = input_metadata(node, number)
     value = returned.of_edge.get(edge, -1)
     shape = []
     for size in map(symbolic_number, meta.shape):

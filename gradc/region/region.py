@@ -38,7 +38,8 @@ from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private import autocast_nesting, has_gradient_hooks, next_sequence_nr
+from gradc.torch_private.autograd import has_gradient_hooks, next_sequence_nr
+from gradc.torch_private.modes import autocast_nesting
 
 
 def build_region(tape: Tape, settings: Settings, name: str, *, is_split_at_leaves: bool = False) -> Region:

@@ -12,16 +12,17 @@ from gradc.analysis.hoist import Hoisted
 from gradc.analysis.segments import Segment
 from gradc.ir.program import Program
 from gradc.journal import Cut, Graph
+from gradc.torch_private.autograd import storage_key
 
 
 def graph_of(name: str, hoisted: Hoisted, segments: tuple[Segment, ...], forward: Program) -> Graph:
     tape = hoisted.tape
-    inputs = {primal.fake.untyped_storage()._cdata for primal in hoisted.primals if primal.fake is not None}
+    inputs = {storage_key(primal.fake) for primal in hoisted.primals if primal.fake is not None}
 
     def saved_bytes(segments: Iterable[Segment]) -> int:
         """Memory that backward needs and forward made: each storage once, in the sizes of the call that was captured."""
-        saved = [tape.saved[index].fake.untyped_storage() for segment in segments for index in segment.saved]
-        storages = {storage._cdata: storage for storage in saved}
+        saved = [tape.saved[index].fake for segment in segments for index in segment.saved]
+        storages = {storage_key(fake): fake.untyped_storage() for fake in saved}
         return sum(_hint(storage.nbytes()) for key, storage in storages.items() if key not in inputs)
 
     cuts = tuple(Cut(len(each.nodes), saved_bytes([each]), tape.line_of(each.nodes[0])) for each in segments)

@@ -20,7 +20,7 @@ from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, listening
 from gradc.report.check import copies, differentiate
 from gradc.text_table import table
-from gradc.torch_private import compilations, graph_breaks, is_compiled
+from gradc.torch_private.dynamo import compilations, graph_breaks, is_compiled
 
 
 @dataclasses.dataclass(frozen=True)

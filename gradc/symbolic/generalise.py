@@ -27,7 +27,7 @@ from gradc.ir.text import symbolic
 from gradc.symbolic.same_calls import Trace, is_same
 from gradc.symbolic.stand_ins import returned, stand_ins
 from gradc.symbolic.terms import Fit, Numbers, term_of
-from gradc.torch_private import FakeTensorMode, new_shape_env, new_symint
+from gradc.torch_private.fakes import FakeTensorMode, new_shape_env, new_symint
 
 
 @dataclasses.dataclass(frozen=True)

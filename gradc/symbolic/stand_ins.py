@@ -16,6 +16,7 @@ from gradc import native
 from gradc.capture.recording import Boundary, Expected
 from gradc.errors import UnsupportedError
 from gradc.symbolic.terms import Numbers, Values
+from gradc.torch_private.autograd import storage_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _saved(walk: Any, numbers: Numbers) -> list[_Saved]:
     met: set[int] = set()
     seen = walk.numbers
     for tensor, start in zip(walk.tensors, walk.tensor_numbers, strict=True):
-        dim, storage = tensor.dim(), tensor.untyped_storage()._cdata
+        dim, storage = tensor.dim(), storage_key(tensor)
         is_first, place = storage not in met, start + 2 * dim
         met.add(storage)
         offset, seen_offset = (0, 0) if is_first else (numbers[place], seen[place])

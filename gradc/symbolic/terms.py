@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from gradc.errors import UnsupportedError
+from gradc.torch_private.autograd import storage_key
 
 Numbers = Sequence[Any]  # ints, or SymInts while tracing
 Values = Sequence[int]
@@ -73,9 +74,9 @@ def fit(points: Sequence[Values]) -> Fit:
 def fit_sizes(walk: Any) -> Fit:
     """As ``fit``, from one point: what leaves have stays fixed, every other size of a tensor becomes a symbol."""
     numbers, leaves = walk.numbers, [walk.variable(node) for node in range(walk.num_nodes) if walk.is_leaf(node)]
-    leaf_storages = {leaf.untyped_storage()._cdata for leaf in leaves}
+    leaf_storages = {storage_key(leaf) for leaf in leaves}
     fixed = {0, 1, -1}.union(*({*leaf.shape, *leaf.stride(), leaf.numel()} for leaf in leaves))
-    others = [tensor for tensor in walk.tensors if tensor.untyped_storage()._cdata not in leaf_storages]
+    others = [tensor for tensor in walk.tensors if storage_key(tensor) not in leaf_storages]
     sizes = {size for tensor in others for size in tensor.shape} - fixed
     symbols: list[Column] = [(size,) for size in sorted(sizes)]
     known = {number: None if number in fixed else _product_of(symbols, (number,)) for number in set(numbers)}

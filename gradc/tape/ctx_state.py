@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gradc.errors import UnsupportedError
 from gradc.tape.tape import Node, Saved, Tape
-from gradc.torch_private import is_fake
+from gradc.torch_private.fakes import is_fake
 
 
 def is_python(node: Node) -> bool:

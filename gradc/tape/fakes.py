@@ -15,7 +15,8 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import symbolic_number
 from gradc.ir.values import Sym
-from gradc.torch_private import FakeTensorMode, is_view
+from gradc.torch_private.autograd import is_view
+from gradc.torch_private.fakes import FakeTensorMode
 
 
 def fake_primal(value: torch.Tensor, mode: FakeTensorMode, sizes: Callable[[Any], Any] = lambda number: number) -> torch.Tensor:

@@ -29,18 +29,16 @@ from gradc.tape.fakes import fake_primal
 from gradc.tape.saves import saved_by
 from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.views import ViewRecorder, is_outdated
-from gradc.torch_private import (
-    FakeTensor,
-    FakeTensorMode,
-    autocast_nested,
-    autocast_nesting,
+from gradc.torch_private.autograd import (
     forget_view_node,
-    is_fake,
     is_view,
     next_sequence_nr,
     saved_tensors_hooks_enabled,
     sequence_nr,
+    storage_key,
 )
+from gradc.torch_private.fakes import FakeTensor, FakeTensorMode, is_fake
+from gradc.torch_private.modes import autocast_nested, autocast_nesting
 
 _aten = torch.ops.aten
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
@@ -295,7 +293,7 @@ def _metadata(value: Any) -> tuple[Any, ...]:
         tuple(value.size()),
         tuple(value.stride()),
         value.storage_offset(),
-        value.untyped_storage()._cdata,
+        storage_key(value),
         value.requires_grad,
         value.grad_fn,
     )

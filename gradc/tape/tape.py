@@ -26,7 +26,8 @@ from gradc.ir.known import KnownTensors
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
 from gradc.ir.values import Instruction, Sym
-from gradc.torch_private import FakeTensorMode, is_view, sequence_nr
+from gradc.torch_private.autograd import is_view, sequence_nr
+from gradc.torch_private.fakes import FakeTensorMode
 
 Node = Any  # torch.autograd.graph.Node: abstract there, and the engine's nodes are not registered as its subclasses
 Edge = tuple[Node, int]

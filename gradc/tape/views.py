@@ -24,7 +24,7 @@ from gradc.ir.ops import NOT_STRIDED, is_view_op
 from gradc.ir.recorder import Recorder
 from gradc.ir.values import Instruction, Ref, leaves, map_leaves
 from gradc.tape.tape import Tape
-from gradc.torch_private import is_made_under_no_grad, is_view
+from gradc.torch_private.autograd import is_made_under_no_grad, is_view, storage_key
 
 _aten = torch.ops.aten
 ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
@@ -163,4 +163,4 @@ def view_again(made: ViewStep, tape: Tape) -> Step:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return storage_key(tensor)

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradc import native
 from gradc.ambient import autocast_state
 from gradc.errors import UnsupportedError
-from gradc.torch_private import autocast_nesting, is_view
+from gradc.torch_private.autograd import is_view
+from gradc.torch_private.modes import autocast_nesting
 
 _aten = torch.ops.aten
 

@@ -37,3 +37,8 @@ def compilations() -> list[Any]:
 def is_compiled(target: Any) -> bool:
     """True for what torch.compile returned."""
     return isinstance(target, torch._dynamo.OptimizedModule) or hasattr(target, "_torchdynamo_orig_callable")
+
+
+def is_compiled_autograd_enabled() -> bool:
+    """True where torch's own compiled autograd is."""
+    return bool(torch._dynamo.compiled_autograd.compiled_autograd_enabled)

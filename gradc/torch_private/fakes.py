@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
+from torch.utils._sympy.printers import PythonPrinter
 
 from gradc.torch_private.modes import without_dispatch_modes
 
@@ -33,9 +34,11 @@ __all__ = [
     "new_symint",
     "python_meta_kernels",
     "settle_sizes",
+    "text_of_size",
 ]
 
 FAKE_TENSOR_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+_PRINTER = PythonPrinter()
 
 
 @contextlib.contextmanager
@@ -79,3 +82,8 @@ def settle_sizes(fake_mode: FakeTensorMode) -> None:
 def python_meta_kernels() -> contextlib.AbstractContextManager[Any]:
     """Within, torch's Python kernels tell what an op returns, where there are some: not all in C++ know symbolic sizes."""
     return enable_python_dispatcher()
+
+
+def text_of_size(size: Any) -> str:
+    """A symbolic size, a sympy expression, as Python would write it: ``s0//2``."""
+    return _PRINTER.doprint(size)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gradc
-from gradc.torch_private import autocast_nesting
+from gradc.torch_private.modes import autocast_nesting
 
 
 def modes():

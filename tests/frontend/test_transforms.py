@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import gradc
-from gradc.torch_private import transforms
+from gradc.torch_private.modes import transforms
 from tests.oracle import check, leaf
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gradc
-from gradc.torch_private import FakeTensorMode
+from gradc.torch_private.fakes import FakeTensorMode
 from tests.oracle import check, leaf
 
 bf16 = torch.bfloat16

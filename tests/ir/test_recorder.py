@@ -96,7 +96,7 @@ def test_autocast_is_noted_for_calls_that_would_see_it():
 
 
 def test_a_data_dependent_number_is_refused():
-    from gradc.torch_private import FakeTensorMode
+    from gradc.torch_private.fakes import FakeTensorMode
 
     with pytest.raises((UnsupportedError, RuntimeError)), FakeTensorMode() as mode:
         recorded(lambda x: x * x.sum().item(), mode.from_tensor(torch.ones(2)))

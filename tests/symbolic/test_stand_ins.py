@@ -11,7 +11,7 @@ from gradc import native
 from gradc.capture.recording import Boundary, Expected
 from gradc.errors import UnsupportedError
 from gradc.symbolic.stand_ins import _same_order, returned, stand_ins
-from gradc.torch_private import FakeTensorMode
+from gradc.torch_private.fakes import FakeTensorMode
 
 
 def walked(loss: torch.Tensor) -> Any:
