@@ -14,13 +14,11 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from gradc.ambient import AutocastState
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Sym
-
-_PRINTER = PythonPrinter()
+from gradc.torch_private.fakes import text_of_size
 
 
 def print_program(program: Program) -> str:
@@ -134,7 +132,7 @@ class _Renderer:
 
 def symbolic(expr: sympy.Basic) -> str:
     """A size expression as Python source."""
-    return _PRINTER.doprint(expr)
+    return text_of_size(expr)
 
 
 def _place(instruction: Instruction) -> str:
