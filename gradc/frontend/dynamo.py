@@ -46,7 +46,10 @@ class Backend:
             region = compile_region(graph, [*attributes, *inputs], options)
             compiled = _guarded(region, graph, compiled, options)
         except UnsupportedError as error:
-            fallback(error.kind, error.detail, error.where or first_line(graph), fullgraph=options.fullgraph)
+            reason = functools.partial(fallback, error.kind, error.detail, error.where or first_line(graph))
+            if options.fullgraph:
+                return _raising(functools.partial(reason, fullgraph=True))
+            reason()
         return functools.partial(compiled, *attributes) if attributes else compiled
 
     def __eq__(self, other: object) -> bool:
@@ -62,6 +65,11 @@ def __getattr__(name: str) -> Any:
         patches().apply()
         return Backend(DEFAULTS)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _raising(error: Callable[[], None]) -> Callable[..., Any]:
+    """What to run in place of a graph whose call is an error. Raised by the backend itself, Dynamo would wrap it in its own."""
+    return torch.compiler.disable(lambda *inputs: error())
 
 
 def _guarded(
