@@ -1,5 +1,9 @@
-"""docs/how-it-works.md runs from top to bottom, and prints what it says. ``python -m tests.test_how_it_works`` rewrites it."""
+"""The pages of docs/ that show code run from top to bottom, and print what they say.
 
+``python -m tests.test_how_it_works`` writes what they print into them.
+"""
+
+import itertools
 import os
 import re
 import subprocess
@@ -7,7 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "docs" / "how-it-works.md"
+import pytest
+
+from tests.test_import_direction import ROOMS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = [DOCS / "how-it-works.md", DOCS / "architecture.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 MARK = "======== next block"
 
@@ -25,23 +34,30 @@ def printed(page: str) -> list[str]:
     return [re.sub(r"\n\n+$", "\n", text) for text in output.split(f"{MARK}\n")]
 
 
-def test_the_page_prints_what_it_says():
-    page = PAGE.read_text()
-    said = [text for _, text in BLOCK.findall(page)]
-    for number, (ours, theirs) in enumerate(zip(printed(page), said, strict=True)):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_page_prints_what_it_says(page):
+    said = [text for _, text in BLOCK.findall(page.read_text())]
+    for number, (ours, theirs) in enumerate(zip(printed(page.read_text()), said, strict=True)):
         assert ours == theirs, f"block {number}"
 
 
+def test_the_tree_of_the_architecture_is_the_list_of_the_guard():
+    rows = re.findall(r"^\| (`.+?) \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
+    named = [re.findall(r"`(\w+)`", row) for row in rows]
+    assert {name for row in named for name in row} == set(ROOMS) - {"_C", "gradc"}
+    assert all(min(map(ROOMS.index, row)) > max(map(ROOMS.index, below)) for row, below in itertools.pairwise(named))
+
+
 def test_links_lead_somewhere():
-    for page in (*PAGE.parent.rglob("*.md"), PAGE.parent.parent / "README.md"):
+    for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
 def test_every_note_cited_is_a_page():
-    package = PAGE.parent.parent / "gradc"
+    package = DOCS.parent / "gradc"
     cited = {name for path in package.rglob("*.*") if path.suffix in (".py", ".h", ".cpp") for name in note_names(path)}
-    titles = {path.read_text().splitlines()[0] for path in (PAGE.parent / "notes").glob("*.md")}
+    titles = {path.read_text().splitlines()[0] for path in (DOCS / "notes").glob("*.md")}
     assert {f"# Note [{name}]" for name in cited} <= titles
 
 
@@ -49,16 +65,16 @@ def note_names(path: Path) -> list[str]:
     return re.findall(r"Note \[([^\]]+)\]", path.read_text())
 
 
-def rewrite() -> None:
-    page = PAGE.read_text()
-    texts = iter(printed(page))
+def rewrite(page: Path) -> None:
+    texts = iter(printed(page.read_text()))
 
     def block(match: re.Match[str]) -> str:
         text = next(texts)
         return f"```python\n{match[1]}```\n" + (f"```text\n{text}```\n" if text or match[2] is not None else "")
 
-    PAGE.write_text(BLOCK.sub(block, page))
+    page.write_text(BLOCK.sub(block, page.read_text()))
 
 
 if __name__ == "__main__":
-    rewrite()
+    for each in PAGES:
+        rewrite(each)
