@@ -304,7 +304,7 @@ def _how_much(a: torch.Tensor, b: torch.Tensor) -> str:
     if not (a.is_floating_point() or a.is_complex()):
         return f"({int((a != b).sum())} of {a.numel()} elements)"
     wide = torch.complex128 if a.is_complex() else torch.float64
-    if torch.equal(a.nan_to_num(), b.nan_to_num()):
-        return "(by the sign of a zero)" if torch.equal(a.isnan(), b.isnan()) else "(one is NaN)"
-    worst = (a.to(wide) - b.to(wide)).abs().nan_to_num().max().item() if a.numel() else 0.0
+    worst = (a.to(wide) - b.to(wide)).abs().nan_to_num().max().item()
+    if worst == 0:
+        return "(by the sign of a zero, or where one is NaN)"
     return f"(by up to {worst:.3g}; the largest is {a.to(wide).abs().nan_to_num().max().item():.3g})"

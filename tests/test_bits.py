@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pathlib
+import re
 import struct
 from typing import Any
 
@@ -130,3 +132,11 @@ def test_inside_modes_and_graphs() -> None:
         assert same_bits(x * 1, x) and not same_bits(x * 1, -x)
     with torch.autocast("cpu"):
         assert not same_bits(x.exp(), x)
+
+
+def test_nobody_asks_otherwise() -> None:
+    """torch.equal takes -0.0 for 0.0, and NaN for different from itself."""
+    root = pathlib.Path(__file__).parent.parent
+    files = [path for room in ("gradc", "tests", "benchmarks") for path in (root / room).rglob("*.py")]
+    others = [path for path in files if re.search(r"torch\.equal\b[(,)]", path.read_text())]
+    assert others == [root / "gradc/bits.py"]
