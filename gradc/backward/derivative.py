@@ -17,10 +17,11 @@ import torch
 
 from gradc.ambient import autocast_set_to
 from gradc.analysis.segments import Segment
+from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
 from gradc.backward.specialized import CutTape
-from gradc.backward.trace import fake_tangent, refuse_other_formulas, saved_name
+from gradc.backward.trace import fake_tangent, saved_name
 from gradc.ir.recorder import symbolic_number
 from gradc.ir.sizes import Sizes
 from gradc.ir.values import TensorMeta

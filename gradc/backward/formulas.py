@@ -2,6 +2,7 @@
 
     replacing:  (Tape, Recorder, nodes, create_graph) -> a context in which the engine runs these nodes by FORMULAS
     formula_of: (node, create_graph) -> Formula or None
+    refuse_other_formulas: (Tape, Segment, create_graph) -> None; raises for a node that would need one and has none
 
 Such C++ code asks whether a tensor is "like a subclass", as a fake tensor is, or for values. A formula of this module makes
 the ATen calls that the C++ code makes on real CPU tensors, with the same operands in the same order; where these calls would
@@ -18,11 +19,12 @@ from typing import Any
 
 import torch
 
+from gradc.analysis.segments import Segment
 from gradc.backward.ops import gradc_ops
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.tape.tape import Node, Tape
-from gradc.torch_private.autograd import input_metadata
+from gradc.torch_private.autograd import all_input_metadata, input_metadata
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS
 
 Grads = Sequence[torch.Tensor | None]
@@ -207,6 +209,43 @@ def formula_of(node: Node, create_graph: bool) -> Formula | None:
     formula = FORMULAS.get(node.name())
     serves = formula is not None and (formula.is_differentiable if create_graph else formula.is_first)
     return formula if formula is not None and serves and formula.is_wanted(node) else None
+
+
+# ---- nodes that have none
+
+# Nodes whose C++ formula takes another path for tensors that are "like a subclass", as fake tensors are, with other last
+# bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
+_ASKS_FOR_SUBCLASS = frozenset(
+    {
+        "MaskedSelectBackward0",
+        "LinalgEigBackward0",  # raises for a loss that depends on the phase of eigenvectors, but not on fake tensors
+    }
+)
+
+# Under create_graph those, and some of which only what is recorded is another: other strides and last bits at second order.
+_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {
+    "LinalgDetBackward0",
+    "LinalgEighBackward0",
+    "LinalgHouseholderProductBackward0",
+    "OrmqrBackward0",
+    "ProdBackward0",
+    "ProdBackward1",
+    "CumprodBackward0",
+}
+
+
+def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> None:
+    """Raise UnsupportedError for a node that does on fake tensors what it does not do on real ones."""
+    names = _ASKS_UNDER_CREATE_GRAPH if create_graph else _ASKS_FOR_SUBCLASS
+    for node in segment.nodes:
+        op = tape.op_of(node)
+        is_hidden = op is not node and formula_of(op, create_graph) is not None  # no hook gets there
+        if is_hidden or op.name() in names or (op.name() == "LinalgEighBackward0" and _is_complex(op)):
+            raise UnsupportedError("formula that differs on fake tensors", op.name(), tape.line_of(node))
+
+
+def _is_complex(node: Node) -> bool:
+    return any(meta is not None and meta.dtype.is_complex for meta in all_input_metadata(node))
 
 
 # ---- in the engine

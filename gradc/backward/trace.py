@@ -14,10 +14,9 @@ import torch
 
 from gradc.ambient import autocast_set_to
 from gradc.analysis.segments import Segment
-from gradc.backward import formulas
+from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
-from gradc.errors import UnsupportedError
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS, is_view_op
 from gradc.ir.program import Program
@@ -26,29 +25,9 @@ from gradc.ir.values import Ref, Sym, TensorMeta
 from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
-from gradc.tape.tape import Node, Tape
-from gradc.torch_private.autograd import all_input_metadata, current_autograd_node
+from gradc.tape.tape import Tape
+from gradc.torch_private.autograd import current_autograd_node
 from gradc.torch_private.fakes import is_fake
-
-# Nodes whose C++ formula takes another path for tensors that are "like a subclass", as fake tensors are, with other last
-# bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
-_ASKS_FOR_SUBCLASS = frozenset(
-    {
-        "MaskedSelectBackward0",
-        "LinalgEigBackward0",  # raises for a loss that depends on the phase of eigenvectors, but not on fake tensors
-    }
-)
-
-# Under create_graph those, and some of which only what is recorded is another: other strides and last bits at second order.
-_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {
-    "LinalgDetBackward0",
-    "LinalgEighBackward0",
-    "LinalgHouseholderProductBackward0",
-    "OrmqrBackward0",
-    "ProdBackward0",
-    "ProdBackward1",
-    "CumprodBackward0",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,20 +111,6 @@ class _Inputs:
     def _add_saved(self, index: int, tensor: torch.Tensor, label: str) -> None:
         self.used.append(self._number_of[index])
         self.recorder.add_input(tensor, saved_name(self.tape, index), label)
-
-
-def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> None:
-    """Raise UnsupportedError for a node that does on fake tensors what it does not do on real ones."""
-    names = _ASKS_UNDER_CREATE_GRAPH if create_graph else _ASKS_FOR_SUBCLASS
-    for node in segment.nodes:
-        op = tape.op_of(node)
-        is_hidden = op is not node and formulas.formula_of(op, create_graph) is not None  # no hook gets there
-        if is_hidden or op.name() in names or (op.name() == "LinalgEighBackward0" and _is_complex(op)):
-            raise UnsupportedError("formula that differs on fake tensors", op.name(), tape.line_of(node))
-
-
-def _is_complex(node: Node) -> bool:
-    return any(meta is not None and meta.dtype.is_complex for meta in all_input_metadata(node))
 
 
 def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:
