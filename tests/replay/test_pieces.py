@@ -131,7 +131,7 @@ def test_a_spec_is_frozen() -> None:
 def test_work_grows_with_the_recording_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook after each of n calls: each piece is made from its own part alone."""
     seen = []
-    monkeypatch.setattr("gradc.replay.pieces.drop_dead", lambda program, is_backward: seen.append(program) or program)
+    monkeypatch.setattr("gradc.replay.pieces.pipeline.run", lambda passes, program, *name: seen.append(program) or program)
     n = 50
     instructions = tuple(call(aten.sin, 2 * k + 1, 2 * k) for k in range(n))
     events = tuple(Boundary(node=k, position=k + 1, inputs=(2 * k + 1,), outputs=(2 * k + 2,)) for k in range(n))
