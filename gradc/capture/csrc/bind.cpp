@@ -1,6 +1,7 @@
 #include "capture/csrc/bind.h"
 
 #include "capture/csrc/engine_run.h"
+#include "capture/csrc/holders.h"
 #include "capture/csrc/run_node.h"
 #include "csrc/convert.h"
 
@@ -40,9 +41,9 @@ class PythonObserver : public Observer {
     return guarded([&] { return target_.attr("leave")(node, to_python(outputs)).cast<bool>(); });
   }
   void boundary(
-      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& is_owned) override {
+      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& are_stealable) override {
     const py::gil_scoped_acquire gil;
-    call("boundary", node, to_python(inputs), to_python(outputs), is_owned);
+    call("boundary", node, to_python(inputs), to_python(outputs), are_stealable);
   }
   void snapshot(Snapshot<at::Tensor> state) override {
     const py::gil_scoped_acquire gil;
@@ -97,9 +98,66 @@ py::list trace(Walk& walk, const py::object& target, const py::list& tensors, co
   return to_python(results);
 }
 
+// Holders as the tests see it: `waiting` is set by hand.
+struct TestedHolders {
+  std::vector<variable_list> waiting;
+  Holders holders;
+
+  explicit TestedHolders(const py::list& walked) : holders(to_tensors(walked), [this] {
+    std::vector<const variable_list*> lists;
+    for (const auto& list : waiting) {
+      lists.push_back(&list);
+    }
+    return lists;
+  }) {}
+  TestedHolders(const TestedHolders&) = delete;
+  TestedHolders& operator=(const TestedHolders&) = delete;
+
+  void set_waiting(const py::list& lists) {
+    waiting.clear();
+    for (const py::handle list : lists) {
+      waiting.push_back(to_tensors(list));
+    }
+  }
+
+  // Runs `node` as EngineRun runs a boundary: [input or None] -> [output or None].
+  py::list run(const py::list& values, const py::object& node) {
+    const variable_list inputs = to_tensors(values);
+    auto given = inputs;
+    const auto before = Holders::count(inputs);
+    auto outputs = to_tensors(node(to_python(given)));
+    given.clear();
+    holders.note_taken(inputs, before, outputs);
+    return to_python(holders.note_returned(inputs, std::move(outputs), true));
+  }
+};
+
+void bind_holders(py::module_& module) {
+  using Self = TestedHolders;
+  py::class_<Self>(module, "Holders", "Who holds the values of a recorded run; for tests.")
+      .def(py::init<const py::list&>())
+      .def("set_waiting", &Self::set_waiting)
+      .def("run", &Self::run)
+      .def("is_held_once", [](const Self& self, const at::Tensor& tensor) { return self.holders.is_held_once(tensor); })
+      .def("is_from_boundary", [](const Self& self, const at::Tensor& tensor) { return self.holders.is_from_boundary(tensor); })
+      .def("stealable_among", [](const Self& self, const py::list& inputs) {
+        return self.holders.stealable_among(to_tensors(inputs));
+      })
+      .def("may_add_in_place", [](const Self& self, const at::Tensor& tensor, const at::Tensor& other) {
+        return self.holders.may_add_in_place(tensor, other);
+      })
+      .def("is_added_to_this_time", [](const Self& self, const at::Tensor& tensor, const at::Tensor& other) {
+        return self.holders.is_added_to_this_time(tensor, other);
+      })
+      .def("as_returned", [](const Self& self, const py::list& results) {
+        return to_python(self.holders.as_returned(to_tensors(results)));
+      });
+}
+
 } // namespace
 
 void bind_capture(py::module_& module) {
+  bind_holders(module);
   module.def("capture", torch::wrap_pybind_function(capture), "Run a walked graph live, telling an observer.");
   module.def("trace", torch::wrap_pybind_function(trace), "Run a walked graph's formulas on stand-ins, telling an observer.");
 }

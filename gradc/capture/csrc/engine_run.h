@@ -7,12 +7,12 @@
 // The GIL.    Not held, but by an Observer and where a hook takes it.
 #pragma once
 
+#include "capture/csrc/holders.h"
 #include "capture/csrc/observer.h"
 #include "walk/csrc/walk.h"
 
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace gradc {
@@ -30,7 +30,9 @@ class EngineRun {
   explicit EngineRun(Walk& walk, Observer* observer = nullptr, const StandIns* stand_ins = nullptr);
   variable_list run();
   // The results as eager gives them: a boundary's outputs, where it returned one tensor several times, are one.
-  variable_list as_returned(variable_list results) const;
+  variable_list as_returned(variable_list results) const {
+    return holders_.as_returned(std::move(results));
+  }
   variable_list resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs);
 
  private:
@@ -47,43 +49,33 @@ class EngineRun {
   variable_list loop();
   void evaluate(uint32_t node, variable_list inputs);
   variable_list call(uint32_t node, variable_list inputs);
-  variable_list call_live(uint32_t node, variable_list inputs);
+  variable_list call_boundary(uint32_t node, variable_list inputs);
+  variable_list run_and_release(uint32_t node, variable_list inputs, std::vector<bool> are_stealable = {});
   variable_list trace(uint32_t node, variable_list inputs);
   void trace_accumulate_grad(uint32_t node, variable_list inputs);
   std::vector<std::optional<torch::autograd::InputMetadata>> traced_metadata(const edge_list& edges) const;
   void accumulate_grad(uint32_t node, variable_list inputs);
+  void record_accumulation(uint32_t node, const variable_list& inputs, const at::Tensor& variable, at::Tensor& grad);
   void send(uint32_t from, variable_list outputs);
   void receive(const Edge& edge, at::Tensor value);
   void add(variable_list& buffer, size_t position, at::Tensor value);
   void push(uint32_t node, variable_list inputs);
-  bool is_free(const at::Tensor& tensor) const;
-  std::vector<bool> owned_among(const variable_list& inputs) const;
-  bool is_held_elsewhere(const at::Tensor& tensor, bool by_storage) const;
-  const void* original_of(const at::Tensor& tensor) const;
-  bool is_walked(const at::Tensor& tensor) const;
-  size_t num_waiting(const at::Tensor& tensor, bool by_storage) const;
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
-  void mark_external(const variable_list& tensors);
-  void mark_live(const variable_list& tensors);
+  std::vector<const variable_list*> waiting() const;
   Snapshot<at::Tensor> snapshot() const;
 
   Walk& walk_;
   Observer* observer_;
   const StandIns* stand_ins_;
   const variable_list& tensors_; // the walked ones, or those that stand for them
+  Holders holders_;
   std::vector<int> dependencies_;
   std::vector<std::optional<variable_list>> not_ready_;
   std::vector<Task> ready_; // a heap
   std::vector<uint32_t> done_;
   variable_list results_;
   const variable_list* in_flight_ = nullptr; // outputs on their way to their edges
-  std::unordered_set<const void*> external_storages_;
-  std::unordered_set<const void*> held_values_; // of those, what somebody kept when a boundary returned or took it
-  std::unordered_map<const void*, at::Tensor> returned_; // handle given to the rest -> what a boundary returned
-  std::unordered_set<const void*> owned_values_; // what nobody kept: eager adds to it in place
-  std::unordered_map<const void*, const void*> twins_; // handles of what a boundary returned several times -> the first of them
-  std::unordered_set<const void*> live_values_; // made by boundaries or given to them: only a run knows who holds them
 };
 
 // Runs a generated node's own formula on stand-ins for what it saved: on fake tensors, with symbolic sizes.

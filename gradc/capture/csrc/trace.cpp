@@ -205,8 +205,8 @@ variable_list EngineRun::trace(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const auto boundary = stand_ins_->boundaries.find(node);
   if (boundary != stand_ins_->boundaries.end()) {
-    mark_live(inputs);
-    mark_live(boundary->second);
+    holders_.note(inputs);
+    holders_.note(boundary->second);
     observer_->boundary(node, inputs, boundary->second, {});
     observer_->snapshot(snapshot());
     return boundary->second;
@@ -241,21 +241,13 @@ void EngineRun::trace_accumulate_grad(uint32_t node, variable_list inputs) {
   if (!new_grad.defined()) {
     return;
   }
-  if (live_values_.count(new_grad.unsafeGetTensorImpl())) {
+  if (holders_.is_from_boundary(new_grad)) {
     throw Unsupported("gradient from a node that cannot be traced");
   }
   const auto position = walk_.tensor_index(live.accumulate->variable);
   const at::Tensor variable = stand_ins_->tensors.at(position);
   at::Tensor grad = live.grad >= 0 ? stand_ins_->tensors.at(live.grad) : at::Tensor();
-  const bool is_stealable = !is_held_elsewhere(new_grad, false);
-  observer_->enter(node, inputs);
-  AccumulateGrad::accumulateGrad(variable, grad, new_grad, is_stealable ? SIZE_MAX / 2 : 0, [&grad](at::Tensor&& update) {
-    grad = std::move(update);
-  });
-  if (live.grad < 0) {
-    observer_->accumulated(node, grad);
-  }
-  observer_->leave(node, {});
+  record_accumulation(node, inputs, variable, grad);
 }
 
 } // namespace gradc

@@ -1,0 +1,201 @@
+#include "capture/csrc/holders.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+namespace gradc {
+
+namespace {
+
+const void* handle_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl();
+}
+
+// How many references there are, in C++ and in Python. Its Python object holds the tensor, too, and is held by it.
+size_t num_references(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return 0;
+  }
+  const size_t count = tensor.use_count();
+  PyObject* object = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+  return object ? count - 1 + (*c10::impl::getGlobalPyInterpreter())->refcnt(object) - 1 : count;
+}
+
+size_t num_among(const variable_list& values, const at::Tensor& tensor) {
+  return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) { return value.is_same(tensor); });
+}
+
+size_t num_on(const variable_list& values, const void* storage) {
+  return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) {
+    return value.defined() && storage_of(value) == storage;
+  });
+}
+
+} // namespace
+
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+}
+
+Holders::Holders(const variable_list& walked, Waiting waiting) : waiting_(std::move(waiting)) {
+  for (const auto& tensor : walked) {
+    if (tensor.defined()) {
+      walked_.insert(handle_of(tensor));
+      foreign_storages_.insert(storage_of(tensor));
+    }
+  }
+}
+
+bool Holders::is_held_once(const at::Tensor& tensor) const {
+  return !is_kept(tensor) && !is_walked(tensor) && num_waiting(tensor) == 0;
+}
+
+std::vector<bool> Holders::stealable_among(const variable_list& inputs) const {
+  std::vector<bool> are_stealable;
+  for (const auto& input : inputs) {
+    if (!input.defined() || input.is_view() || is_kept(input) || is_walked(input)) {
+      are_stealable.push_back(false);
+      continue;
+    }
+    const auto* value = find(input);
+    const void* storage = storage_of(input);
+    const bool is_own = (value && value->is_stealable) || !foreign_storages_.count(storage);
+    are_stealable.push_back(is_own && num_waiting_on(storage) + num_on(inputs, storage) == 1);
+  }
+  return are_stealable;
+}
+
+bool Holders::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const {
+  const void* storage = storage_of(tensor);
+  // A view holds its base, and so another reference to its memory.
+  return !tensor.is_view() && storage != storage_of(other) && !is_walked(tensor) && !foreign_storages_.count(storage) &&
+      num_waiting_on(storage) <= 1; // the value itself
+}
+
+bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const {
+  const auto* value = find(tensor);
+  const void* storage = storage_of(tensor);
+  return value && value->is_stealable && !is_kept(tensor) && storage != storage_of(other) && num_waiting_on(storage) <= 1;
+}
+
+bool Holders::is_from_boundary(const at::Tensor& tensor) const {
+  return find(tensor) != nullptr;
+}
+
+std::vector<size_t> Holders::count(const variable_list& inputs) {
+  std::vector<size_t> counts;
+  std::transform(inputs.begin(), inputs.end(), std::back_inserter(counts), num_references);
+  return counts;
+}
+
+void Holders::note_taken(const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs) {
+  note(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto& input = inputs[i];
+    if (!input.defined()) {
+      continue;
+    }
+    const size_t let_go = num_among(inputs, input), handed_on = num_among(outputs, input);
+    if (num_references(input) + let_go > before[i] + handed_on) {
+      values_.at(first_of(input)).is_kept = true;
+    }
+  }
+}
+
+variable_list Holders::note_returned(const variable_list& inputs, variable_list outputs, bool are_results) {
+  struct Returned {
+    bool is_held_once, is_stealable;
+    size_t first;
+  };
+  std::vector<Returned> returned;
+  for (const auto& output : outputs) {
+    const bool is_held_once = num_among(inputs, output) > 0
+        ? this->is_held_once(output)
+        : torch::autograd::impl::is_tensor_stealable(output, num_among(outputs, output));
+    const auto is_it = [&](const at::Tensor& other) { return other.is_same(output); };
+    const size_t first = std::find_if(outputs.begin(), outputs.end(), is_it) - outputs.begin();
+    returned.push_back({is_held_once, is_held_once && output.has_storage() && output.storage().use_count() == 1, first});
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    auto& output = outputs[i];
+    if (!output.defined()) {
+      continue;
+    }
+    const at::Tensor handle = output.variable_data();
+    auto& value = add(handle);
+    value.first = handle_of(returned[i].first < i ? outputs[returned[i].first] : handle);
+    value.is_stealable = returned[i].is_stealable;
+    if (are_results) {
+      value.returned = output;
+    }
+    auto& first = values_.at(value.first);
+    first.is_kept = first.is_kept || !returned[i].is_held_once;
+    output = handle;
+  }
+  return outputs;
+}
+
+void Holders::note(const variable_list& values) {
+  for (const auto& value : values) {
+    if (value.defined()) {
+      add(value);
+    }
+  }
+}
+
+variable_list Holders::as_returned(variable_list results) const {
+  for (auto& result : results) {
+    const auto* value = find(result);
+    if (value && value->returned.defined()) {
+      result = value->returned;
+    }
+  }
+  return results;
+}
+
+Holders::Value& Holders::add(const at::Tensor& tensor) {
+  foreign_storages_.insert(storage_of(tensor));
+  return values_.try_emplace(handle_of(tensor), Value{handle_of(tensor)}).first->second;
+}
+
+const Holders::Value* Holders::find(const at::Tensor& tensor) const {
+  const auto found = values_.find(handle_of(tensor));
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+const void* Holders::first_of(const at::Tensor& tensor) const {
+  const auto* value = find(tensor);
+  return value ? value->first : handle_of(tensor);
+}
+
+bool Holders::is_kept(const at::Tensor& tensor) const {
+  const auto* value = find(tensor);
+  return value && values_.at(value->first).is_kept;
+}
+
+bool Holders::is_walked(const at::Tensor& tensor) const {
+  return walked_.count(handle_of(tensor)) > 0;
+}
+
+size_t Holders::num_waiting(const at::Tensor& tensor) const {
+  const void* first = first_of(tensor);
+  size_t count = 0;
+  for (const auto* values : waiting_()) {
+    count += std::count_if(values->begin(), values->end(), [&](const at::Tensor& value) {
+      return value.defined() && first_of(value) == first;
+    });
+  }
+  return count;
+}
+
+size_t Holders::num_waiting_on(const void* storage) const {
+  size_t count = 0;
+  for (const auto* values : waiting_()) {
+    count += num_on(*values, storage);
+  }
+  return count;
+}
+
+} // namespace gradc
