@@ -69,3 +69,16 @@ def test_compiling_sets_aside_also_after_a_reset():
         assert seen and seen[0] > 0
         assert gc.get_freeze_count() == 0
     torch._dynamo.reset()
+
+
+def test_a_captured_backward_pass_is_spared_too():
+    seen = []
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        hidden = x.sin()
+        hidden.register_hook(lambda grad: seen.append(gc.get_freeze_count() > 0))
+        with gradc.compiled_autograd.enable():
+            hidden.sum().backward()
+        x.grad = None
+    assert seen == [True, False]  # captured, replayed
+    assert gc.get_freeze_count() == 0

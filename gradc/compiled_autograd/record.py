@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from gradc import garbage
 from gradc.capture.capture import capture
 from gradc.capture.recording import Captured
 from gradc.compiled_autograd import cache_misses as logs
@@ -30,6 +31,7 @@ class _Before:
     general: General | None
 
 
+@garbage.set_aside()
 def record(session: Session, walk: Any) -> Sequence[Any]:
     """Run the pass live, keep what was recorded, and return its results. One that cannot be captured is kept as such."""
     logs.miss(walk, is_static=session.dynamic is False)
