@@ -2,6 +2,7 @@
 
 #include "csrc/convert.h"
 #include "nodes/csrc/segment_node.h"
+#include "walk/csrc/describe.h"
 #include "walk/csrc/walk.h"
 
 #include <c10/util/Type.h>
@@ -174,6 +175,14 @@ std::vector<bool> needed_of(const Walk& walk, size_t node) {
   return needed;
 }
 
+std::string describe(const Walk& walk) {
+  std::string text;
+  for (const auto& [name, value] : in_words(walk)) {
+    text += name + ": " + value + "\n";
+  }
+  return text;
+}
+
 } // namespace
 
 void bind_walk(py::module_& module) {
@@ -189,6 +198,7 @@ void bind_walk(py::module_& module) {
       .def_readonly("number_inputs", &Walk::number_inputs)
       .def_property_readonly("num_grads", [](const Walk& walk) { return walk.num_grads; })
       .def_property_readonly("key", [](const Walk& walk) { return to_bytes(walk.key, 0, walk.key.size()); })
+      .def("describe", describe, "The key in words, a line for each part: its name and value.")
       .def("name", [](const Walk& walk, size_t node) { return walk.nodes.at(node).node->name(); })
       .def("type", [](const Walk& walk, size_t node) {
         const Node& live = *walk.nodes.at(node).node;
