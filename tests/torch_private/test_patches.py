@@ -149,6 +149,31 @@ def test_options_are_found_under_the_wrappers_of_ddp() -> None:
     assert options_of(torch.compile(lambda x: x, backend="aot_eager")) is None
 
 
+UNDER_DDP = """
+import torch, gradc
+from torch import distributed, nn
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        hidden = super().forward(x)
+        return torch.addcdiv(hidden, hidden, hidden.abs() + 1, value=0.3)
+
+distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+module, x, heard = Scaled(50, 50), torch.randn(2, 50), []
+ddp = nn.parallel.DistributedDataParallel(module)
+run = gradc.compile(ddp)
+run(x)
+module.register_forward_hook(lambda *_: heard.append(1))
+print(torch.equal(run(x), ddp(x)), len(heard), dict(gradc.counters["fallbacks"]))
+distributed.destroy_process_group()
+"""
+
+
+def test_what_gradc_compiles_under_ddp_is_gradcs() -> None:
+    """Dynamo cuts DDP's graphs by a backend of its own around ours, which was taken for somebody else's."""
+    assert run_python(UNDER_DDP) == "True 2 {}\n"
+
+
 def test_torch_compile_by_name_patches_before_the_first_graph() -> None:
     """A hook ends the first graph already: it is not met with Dynamo as it was."""
     graphs = run_python(
