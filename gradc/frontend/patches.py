@@ -48,6 +48,7 @@ def patches() -> Patches:
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),
             dynamo.compile_under_our_settings(is_ours, set_aside),
+            dynamo.do_not_time_guards(),
             dynamo.skip_frames_of(_rooms()),
         )
     )

@@ -52,6 +52,15 @@ CERTAIN_LAYOUT = _fact(
     "mm", "addmm", "bmm", "t", "permute", "expand", "unsqueeze", "detach",
     "transpose.int", "slice.Tensor", "select.int", "alias", "as_strided",
 )  # fmt: skip
+PLAIN_META = _fact(
+    "a fake mode adds nothing to its kernel for tensors without data, which can be asked straight away",
+    "mm", "addmm", "bmm", "t", "transpose.int", "permute", "expand", "unsqueeze", "slice.Tensor", "select.int", "detach",
+    "alias", "view", "tanh", "tanh_backward", "sigmoid", "sigmoid_backward", "threshold_backward", "sum.dim_IntList",
+)  # fmt: skip
+PLAIN_META_OF_CONTIGUOUS = _fact(
+    "the same, where all arguments are contiguous tensors of one dtype: a fake mode has strides of its own for others",
+    "add.Tensor", "sub.Tensor", "mul.Tensor",
+)  # fmt: skip
 # By name, for all overloads.
 RELATIVE_VIEWS = frozenset(
     f"aten::{name}"

@@ -22,11 +22,11 @@ from gradc.ambient import AutocastState, autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.known import KnownTensors, Names
 from gradc.ir.layouts import corrected
-from gradc.ir.ops import is_metadata_query
+from gradc.ir.ops import PLAIN_META, PLAIN_META_OF_CONTIGUOUS, is_metadata_query
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private.autograd import is_view, use_count
-from gradc.torch_private.fakes import has_symbolic_sizes, is_fake, python_meta_kernels
+from gradc.torch_private.fakes import call_on_meta, has_symbolic_sizes, is_fake, python_meta_kernels
 from gradc.torch_private.modes import has_autocast_kernel
 
 _aten = torch.ops.aten
@@ -210,7 +210,10 @@ class Recorder(TorchDispatchMode):
             self.known.moved(slot)
 
     def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
-        return op(*args, **kwargs)
+        made = None
+        if not kwargs and (op in PLAIN_META or (op in PLAIN_META_OF_CONTIGUOUS and _are_alike_and_contiguous(args))):
+            made = call_on_meta(op, args)
+        return op(*args, **kwargs) if made is None else made
 
     def _seen_by(self, op: Any) -> AutocastState:
         """The autocast that the calls see which the op's kernel makes."""
@@ -252,6 +255,12 @@ class Recorder(TorchDispatchMode):
             is_symbol = isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol)
             if is_symbol and (source[0] == "int" or expr.expr not in self.symbols):  # the symbol itself as argument is best
                 self.symbols[expr.expr] = source
+
+
+def _are_alike_and_contiguous(args: Any) -> bool:
+    first, second = args
+    is_usual = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and first.dtype == second.dtype
+    return is_usual and first.shape == second.shape and first.is_contiguous() and second.is_contiguous()
 
 
 def is_cast_for(op: Any, state: AutocastState) -> bool:

@@ -1,0 +1,57 @@
+"""Ops whose kernels for tensors without data are asked straight away give what a fake mode gives."""
+
+import pytest
+import torch
+
+from gradc.ir.ops import PLAIN_META, PLAIN_META_OF_CONTIGUOUS
+from gradc.torch_private.fakes import FakeTensorMode, call_on_meta
+
+aten = torch.ops.aten
+A, ODD = (4, 3), (1, 3)
+CALLS = [
+    (aten.mm.default, A, (3, 2)), (aten.mm.default, (1, 1), (1, 1)), (aten.mm.default, (0, 3), (3, 2)),
+    (aten.addmm.default, (2,), A, (3, 2)), (aten.bmm.default, (2, *A), (2, 3, 2)), (aten.t.default, A), (aten.t.default, (3,)),
+    (aten.transpose.int, (2, *A), 0, -1), (aten.permute.default, (2, *A), [2, 0, 1]), (aten.expand.default, ODD, [5, 3]),
+    (aten.unsqueeze.default, A, 1), (aten.slice.Tensor, A, 0, 1, 3), (aten.slice.Tensor, A, 1, 0, 3, 2),
+    (aten.select.int, A, 0, 1), (aten.detach.default, A), (aten.alias.default, A), (aten.view.default, A, [2, -1]),
+    (aten.tanh.default, A), (aten.tanh_backward.default, A, A), (aten.sigmoid.default, A),
+    (aten.sigmoid_backward.default, A, A), (aten.threshold_backward.default, A, A, 0), (aten.sum.dim_IntList, A, [0], True),
+    (aten.sum.dim_IntList, A, [1]), (aten.add.Tensor, A, A), (aten.sub.Tensor, ODD, ODD), (aten.mul.Tensor, (), ()),
+]  # fmt: skip
+ONLY_CONTIGUOUS = PLAIN_META_OF_CONTIGUOUS.ops | {aten.view.default}
+CASES = [
+    (op, args, is_transposed)
+    for op, *args in CALLS
+    for is_transposed in (False, True)
+    if not (is_transposed and op in ONLY_CONTIGUOUS)
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("op, args, is_transposed", CASES, ids=str)
+def test_as_a_fake_mode(op, args, is_transposed, dtype):
+    mode = FakeTensorMode()
+
+    def tensor(shape):
+        made = torch.empty(shape[::-1] if is_transposed else shape, dtype=dtype)
+        return made.permute(*reversed(range(len(shape)))) if is_transposed else made
+
+    with mode, torch.no_grad():
+        given = [tensor(arg) if isinstance(arg, tuple) else arg for arg in args]
+        expected, result = op(*given), call_on_meta(op, given)
+    assert result is not None and type(result) is type(expected) and result.fake_mode is mode
+    for name in ("shape", "dtype", "device", "layout", "requires_grad"):
+        assert getattr(result, name) == getattr(expected, name), name
+    assert (result.stride(), result.storage_offset()) == (expected.stride(), expected.storage_offset())
+    storages = [value.untyped_storage()._cdata for value in given if isinstance(value, torch.Tensor)]
+    assert (result.untyped_storage()._cdata in storages) == (expected.untyped_storage()._cdata in storages)
+
+
+def test_every_op_of_the_rows_is_called_here():
+    assert {call[0] for call in CALLS} == PLAIN_META.ops | PLAIN_META_OF_CONTIGUOUS.ops
+
+
+def test_what_is_unusual_is_left_to_the_fake_mode():
+    with FakeTensorMode():
+        assert call_on_meta(aten.mm.default, [torch.empty(2, 2), torch.empty(2, 2, device="meta")]) is None
+    assert call_on_meta(aten.tanh.default, [torch.ones(2)]) is None
