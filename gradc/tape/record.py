@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.fakes import fake_primal
 from gradc.tape.saves import saved_by
-from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of
+from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of, weakly
 from gradc.tape.views import ViewRecorder, is_outdated
 from gradc.torch_private.autograd import (
     forget_view_node,
@@ -192,20 +191,8 @@ def record(
 @contextmanager
 def packing(pack: Callable[[torch.Tensor], int], unpacker: Unpacker) -> Iterator[None]:
     """While inside, what nodes save goes to ``pack``. They keep neither of the two: no collector sees what C++ nodes hold."""
-    with saved_tensors_hooks_enabled(), saved_tensors_hooks(_weakly(pack), _weakly(unpacker)):
+    with saved_tensors_hooks_enabled(), saved_tensors_hooks(weakly(pack), unpacker.hook):
         yield
-
-
-def _weakly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``function``, without keeping it alive."""
-    reference = weakref.ref(function)
-
-    def call(value: Any) -> Any:
-        alive = reference()
-        assert alive is not None, "the nodes of a tape are run by who holds the tape"
-        return alive(value)
-
-    return call
 
 
 def _primal(fake: Any, label: str, edge: Edge | None) -> Primal:

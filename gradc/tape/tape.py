@@ -11,6 +11,7 @@ import bisect
 import dataclasses
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -70,14 +71,27 @@ class Primal:
         return None if step is None else lambda primals, sizes: step(primals[self.of], sizes)
 
 
+def weakly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``function``, without keeping it alive."""
+    reference = weakref.ref(function)
+
+    def call(value: Any) -> Any:
+        alive = reference()
+        assert alive is not None, "the nodes of a tape are run by who holds the tape"
+        return alive(value)
+
+    return call
+
+
 class Unpacker:
-    """What a node gets that reads its saved tensor number i: ``give(i)``. Nodes know it weakly, by hooks.
+    """What a node gets that reads its saved tensor number i: ``give(i)``. Nodes know it weakly, by ``hook``.
 
     The one thing about a tape that changes, and only while somebody who holds the tape's lock runs its nodes.
     """
 
     def __init__(self, give: Callable[[int], torch.Tensor]) -> None:
         self.give = give
+        self.hook = weakly(self)
 
     def __call__(self, index: int) -> torch.Tensor:
         return self.give(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -142,3 +143,20 @@ def saved_tensors_hooks_enabled() -> Iterator[None]:
         yield
     finally:
         torch._C._autograd._saved_tensors_hooks_disable(message)
+
+
+def packed_by(node: Any) -> Iterator[tuple[Any, Any]]:
+    """For each tensor that ``node`` saved: what the hook that packed it returned, and the hook to unpack it with.
+
+    (the tensor, None) for one that no hook packed.
+    """
+    for name in _raw_saved(type(node)):
+        values = getattr(node, name)
+        for saved in values if isinstance(values, (tuple, list)) else (values,):
+            if saved is not None:
+                yield saved.data, saved.unpack_hook
+
+
+@functools.cache
+def _raw_saved(node_type: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(node_type) if name.startswith("_raw_saved_"))
