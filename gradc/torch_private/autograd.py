@@ -150,7 +150,8 @@ def packed_by(node: Any) -> Iterator[tuple[Any, Any]]:
 
     (the tensor, None) for one that no hook packed.
     """
-    for name in _raw_saved(type(node)):
+    node_type: type = type(node)
+    for name in _raw_saved(node_type):
         values = getattr(node, name)
         for saved in values if isinstance(values, (tuple, list)) else (values,):
             if saved is not None:
