@@ -278,10 +278,10 @@ class _Run:
         self.grads, self.is_grad_enabled = grads, torch.is_grad_enabled()
         if not self.formula.keeps_calls:
             torch.set_grad_enabled(False)  # should the node raise, the engine sets it back
-            self.recorder.unheard = self._stand_in
+            self.recorder.intercept = self._stand_in
 
     def after(self, made: Grads, grads: Grads) -> Grads | None:
-        self.recorder.unheard = None
+        self.recorder.intercept = None
         torch.set_grad_enabled(self.is_grad_enabled)
         if all(grad is None for grad in made):
             return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradc import native
 from gradc.executor import interpret
-from gradc.executor.plan import lay_out
+from gradc.executor.plan import plan_spec
 from gradc.ir.program import Program
 
 Runner = Callable[[list[Any]], list[Any]]
@@ -32,7 +32,7 @@ def lower(program: Program) -> Runner:
     if extension is None:
         _warn_once()
         return interpret.lower(program)
-    return extension.Plan(lay_out(program, extension.out_variants()))
+    return extension.Plan(plan_spec(program, extension.out_variants()))
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Lay a Program out for the native executor: what each call reads, makes, frees and mutates, by slot number.
 
-    lay_out: Program -> Layout                      plain tuples, which gradc._C.Plan takes
+    plan_spec: Program -> PlanSpec                  plain tuples, which gradc._C.Plan takes
 
 Nothing is decided when the plan runs that could be decided here. Arguments are put in the order of the op's schema, and
 become operands:
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class PlanSpec:
     """A Program by slot numbers.
 
     ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
@@ -77,7 +77,7 @@ class Layout:
     outputs: tuple[Operand, ...]
 
 
-def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Layout:
+def plan_spec(program: Program, out_variants: frozenset[str] = frozenset()) -> PlanSpec:
     """See the module's docstring. ``out_variants`` are the ops ("aten::mm") that can write into memory given to them.
 
     Raises:
@@ -100,7 +100,7 @@ def lay_out(program: Program, out_variants: frozenset[str] = frozenset()) -> Lay
         for index, instruction in enumerate(program.instructions)
     )
     outputs = tuple(binder.operand(out) for out in program.outputs)
-    return Layout(
+    return PlanSpec(
         name=program.name,
         metas=metas,
         is_static=not program.symbols and all(metas[slot] for slot in program.inputs),

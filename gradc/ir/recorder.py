@@ -47,7 +47,7 @@ class Recorder(TorchDispatchMode):
         ambient: the autocast around the calls; a dispatch mode cannot ask for it, since it runs with autocast off.
         is_autocast_at_work: True while an op runs that autocast casts for: what it calls sees no autocast.
         declared: slot of each input -> its position.
-        unheard: while given, called for (op, args, kwargs) instead, and nothing is noted.
+        intercept: while given, called for (op, args, kwargs) instead, and nothing is noted.
         adds_up: true while torch's engine adds up gradients, between nodes.
         stealable: slots of inputs that it may write a sum over, because nobody else holds them.
     """
@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
         self.name, self.lift, self.place = name, lift or self.add_constant, place
         self.ambient = autocast_state()
         self.is_autocast_at_work = False
-        self.unheard: Callable[[Any, Any, Any], Any] | None = None
+        self.intercept: Callable[[Any, Any, Any], Any] | None = None
         self.adds_up = False
         self.stealable: set[int] = set()
         self.slots: list[Slot] = []
@@ -154,8 +154,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if op is _device and is_fake(args[0]):  # asked several times for each call; the mode's own way is long
             return args[0].fake_device
-        if self.unheard is not None:
-            return self.unheard(op, args, kwargs)
+        if self.intercept is not None:
+            return self.intercept(op, args, kwargs)
         if op is _aten.lift_fresh.default and not is_fake(args[0]):
             self.add_constant(args[0])
             op_recorded = _aten.clone.default  # the constant itself must survive in-place use of the lifted tensor

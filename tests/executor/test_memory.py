@@ -10,7 +10,7 @@ import torch
 
 from gradc import executor, native
 from gradc.bits import same_bits
-from gradc.executor.plan import SMALL, SOON, lay_out
+from gradc.executor.plan import SMALL, SOON, plan_spec
 from tests.executor.agree import Probe, capture
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -19,7 +19,7 @@ UNARY = frozenset({"aten::exp", "aten::sin", "aten::cos", "aten::neg", "aten::ta
 
 def test_large_memory_is_reused():
     program = capture(lambda x: x.exp().sin().cos().neg().tanh().clone(), [torch.randn(2 * SMALL)])
-    steps = lay_out(program, UNARY).steps
+    steps = plan_spec(program, UNARY).steps
     assert [step.reuse for step in steps] == [None, None, 1, 2, 3, None]
     assert sorted(slot for step in steps for slot in step.deaths + step.kept) == [0, 1, 2, 3, 4, 5]
     assert [slot for step in steps for slot in step.kept] == [1, 2, 3]
@@ -32,7 +32,7 @@ def test_memory_is_not_kept_where_that_would_raise_the_peak():
         return first, second, x.sin().sum()  # ... so sin gets memory of its own
 
     program = capture(function, [torch.randn(SMALL // 2)])
-    assert [step.reuse for step in lay_out(program, UNARY).steps] == [None] * 6
+    assert [step.reuse for step in plan_spec(program, UNARY).steps] == [None] * 6
 
 
 def test_memory_that_somebody_holds_is_not_reused(python_op):
@@ -54,7 +54,7 @@ def test_large_memory_does_not_idle():
         return [total, x.exp()]
 
     reused = {
-        size: [step.reuse for step in lay_out(capture(late, [torch.randn(size)]), frozenset({"aten::exp"})).steps]
+        size: [step.reuse for step in plan_spec(capture(late, [torch.randn(size)]), frozenset({"aten::exp"})).steps]
         for size in (16, SMALL)
     }
     assert reused[16][-1] is None and reused[SMALL][-1] is None

@@ -1,4 +1,4 @@
-// Plans as Python objects: made from a gradc.executor.plan.Layout, called with a list.
+// Plans as Python objects: made from a gradc.executor.plan.PlanSpec, called with a list.
 #include "executor/csrc/bind.h"
 
 #include "csrc/keep.h"
