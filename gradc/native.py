@@ -15,11 +15,14 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradc.errors import VersionError
+
+if TYPE_CHECKING:
+    import gradc._C as _C
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +53,8 @@ def is_plan(runner: Any) -> bool:
     return found is not None and isinstance(runner, found.Plan)
 
 
-def region(layout: Any) -> Any:
-    """The native region made from a gradc.region.native_layout.Layout."""
+def region(layout: Any) -> _C.Region:
+    """The native region made from a gradc.region.native_layout.RegionSpec."""
     found = extension()
     assert found is not None, "only a region whose forward is a native plan is made native"
     return found.Region(layout)
@@ -64,7 +67,7 @@ def has_gradient_hooks(values: Iterable[Any]) -> bool:
     return bool(found.has_gradient_hooks(values))
 
 
-def no_hooks() -> Any:
+def no_hooks() -> _C.NoHooks | None:
     """A guard for all hooks of a module and of those below it; None without the extension."""
     found = extension()
     return None if found is None else found.NoHooks()

@@ -1,7 +1,8 @@
 // gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
 #include "csrc/ambient.h"
 #include "executor/csrc/bind.h"
-
+#include "nodes/csrc/bind.h"
+#include "tape/csrc/bind.h"
 #include "region/csrc/bind.h"
 #include "capture/csrc/bind.h"
 #include "replay/csrc/bind.h"
@@ -33,7 +34,9 @@ PYBIND11_MODULE(_C, module) {
   module.attr("torch_version") = TORCH_VERSION;
   gradc::bind_ambient(module);
   gradc::bind_executor(module);
-  gradc::bind_segments(module);
+  gradc::bind_tape(module);
+  gradc::bind_nodes(module);
+  gradc::bind_region(module);
   gradc::bind_walk(module);
   gradc::bind_capture(module);
   gradc::bind_replay(module);

@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <utility>
+#include <vector>
 
 namespace gradc {
 
@@ -49,6 +50,15 @@ inline c10::IValue to_ivalue(const pybind11::handle& value) {
     return THPVariable_Unpack(value.ptr());
   }
   return value.is_none() ? c10::IValue() : c10::IValue(value.cast<int64_t>());
+}
+
+inline std::vector<c10::IValue> to_ivalues(const pybind11::sequence& values) {
+  std::vector<c10::IValue> converted;
+  converted.reserve(pybind11::len(values));
+  for (const pybind11::handle value : values) {
+    converted.push_back(to_ivalue(value));
+  }
+  return converted;
 }
 
 } // namespace gradc

@@ -52,6 +52,7 @@ def threads_change_often():
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+    gradc.reset()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 #include "executor/csrc/bind.h"
 
 #include "csrc/keep.h"
+#include "csrc/spec.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/plan.h"
 
@@ -36,27 +37,26 @@ Value convert(py::handle value, const c10::TypePtr& type) {
   return Value(type ? torch::jit::toIValue(value, type) : number_or_bool(value));
 }
 
-// Makes a Plan from a Layout, whose field names are this class's vocabulary.
+// Makes a Plan from a PlanSpec, whose field names are this class's vocabulary.
 class Builder {
  public:
-  explicit Builder(const py::handle& layout) : layout_(layout) {}
+  explicit Builder(const py::handle& spec) : spec_("PlanSpec", spec) {}
 
   std::shared_ptr<Plan> build() {
-    plan_->name = layout_.attr("name").cast<std::string>();
-    for (const py::handle meta : layout_.attr("metas")) {
+    plan_->name = spec_.get<std::string>("name");
+    for (const py::handle meta : spec_["metas"]) {
       plan_->metas.push_back(make_meta(meta));
     }
-    plan_->is_static = layout_.attr("is_static").cast<bool>();
-    plan_->inputs = layout_.attr("inputs").cast<std::vector<Index>>();
-    plan_->unread = layout_.attr("unread").cast<std::vector<Index>>();
-    for (const py::handle entry : layout_.attr("constants")) {
-      const auto [slot, tensor] = entry.cast<std::pair<Index, at::Tensor>>();
+    plan_->is_static = spec_.get<bool>("is_static");
+    plan_->inputs = spec_.get<std::vector<Index>>("inputs");
+    plan_->unread = spec_.get<std::vector<Index>>("unread");
+    for (const auto& [slot, tensor] : spec_.all<std::pair<Index, at::Tensor>>("constants")) {
       plan_->owned.emplace_back(slot, tensor);
     }
-    for (const py::handle step : layout_.attr("steps")) {
-      plan_->steps.push_back(make_step(step));
+    for (const py::handle step : spec_["steps"]) {
+      plan_->steps.push_back(make_step(Spec("Step", step)));
     }
-    for (const py::handle output : layout_.attr("outputs")) {
+    for (const py::handle output : spec_["outputs"]) {
       plan_->outputs.push_back(make_operand(output, nullptr));
     }
     add_symbols();
@@ -69,44 +69,46 @@ class Builder {
       return std::nullopt;
     }
     using Sizes = std::vector<int64_t>;
-    const auto [dtype, sizes, strides, offset] = given.cast<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t>>();
+    const auto [dtype, sizes, strides, offset] = as<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t>>(given, "PlanSpec.metas");
     return Meta{dtype, sizes, strides, offset};
   }
 
-  Step make_step(py::handle given) {
-    Step step{find_op(given)};
-    const auto& arguments = step.op.schema().arguments();
-    const torch::jit::ToIValueAllowNumbersAsTensors numbers(allows_numbers_as_tensors(step.op));
-    size_t position = 0;
-    for (const py::handle operand : given.attr("operands")) {
-      step.operands.push_back(make_argument(operand, arguments.at(position++)));
+  Step make_step(const Spec& spec) {
+    Step step{find_op(spec)};
+    add_operands(step, spec);
+    for (const auto& out : spec.all<std::optional<Index>>("outs")) {
+      step.outs.push_back(out.value_or(-1));
     }
-    for (const py::handle out : given.attr("outs")) {
-      step.outs.push_back(out.is_none() ? -1 : out.cast<Index>());
-    }
-    step.deaths = given.attr("deaths").cast<std::vector<Index>>();
+    step.deaths = spec.get<std::vector<Index>>("deaths");
     const auto symbol = c10::Symbol::fromQualString(step.op.operator_name().name);
     step.is_foreign = !symbol.is_aten() && !symbol.is_prims();
     if (!step.is_foreign && tracks_versions(step.op)) {
-      step.writes = given.attr("writes").cast<std::vector<Index>>();
-      step.shares = given.attr("shares").cast<std::vector<std::pair<Index, Index>>>();
+      step.writes = spec.get<std::vector<Index>>("writes");
+      step.shares = spec.get<std::vector<std::pair<Index, Index>>>("shares");
     }
-    for (const py::handle entry : given.attr("autocast")) {
-      const auto [device, dtype] = entry.cast<std::pair<std::string, c10::ScalarType>>();
+    for (const auto& [device, dtype] : spec.all<std::pair<std::string, c10::ScalarType>>("autocast")) {
       step.autocast.emplace_back(c10::Device(device).type(), dtype);
     }
-    for (const py::handle entry : given.attr("views")) {
-      const auto [slot, base, offset, is_same] = entry.cast<std::tuple<Index, Index, int64_t, bool>>();
+    for (const auto& [slot, base, offset, is_same] : spec.all<std::tuple<Index, Index, int64_t, bool>>("views")) {
       step.views.push_back({slot, base, offset, is_same});
     }
-    step.kept = given.attr("kept").cast<std::vector<Index>>();
-    step.reuse = given.attr("reuse").is_none() ? -1 : given.attr("reuse").cast<Index>();
+    step.kept = spec.get<std::vector<Index>>("kept");
+    step.reuse = spec.get<std::optional<Index>>("reuse").value_or(-1);
     choose_kernel(step);
     return step;
   }
 
-  static c10::OperatorHandle find_op(py::handle given) {
-    const c10::OperatorName name(given.attr("name").cast<std::string>(), given.attr("overload").cast<std::string>());
+  void add_operands(Step& step, const Spec& spec) {
+    const auto& arguments = step.op.schema().arguments();
+    const torch::jit::ToIValueAllowNumbersAsTensors numbers(allows_numbers_as_tensors(step.op));
+    size_t position = 0;
+    for (const py::handle operand : spec["operands"]) {
+      step.operands.push_back(make_argument(operand, arguments.at(position++)));
+    }
+  }
+
+  static c10::OperatorHandle find_op(const Spec& spec) {
+    const c10::OperatorName name(spec.get<std::string>("name"), spec.get<std::string>("overload"));
     const auto found = c10::Dispatcher::singleton().findSchema(name);
     if (!found) {
       raise_unsupported("operator that the dispatcher does not know", c10::toString(name));
@@ -148,33 +150,54 @@ class Builder {
   }
 
   Operand make_argument(py::handle given, const c10::Argument& argument) {
+    const auto [kind, payload] = read_operand(given);
     try {
-      if (given.cast<py::tuple>()[0].cast<std::string>() == "default") {
+      if (kind == OperandKind::by_default) {
         TORCH_CHECK(argument.default_value(), "argument ", argument.name(), " is missing");
         return add_constant(Value(*argument.default_value()));
       }
       return make_operand(given, argument.real_type());
+    } catch (const SpecError&) {
+      throw;
     } catch (const std::exception& error) {
       raise_unsupported("argument that has no native form", argument.name() + ": " + error.what());
     }
   }
 
+  enum class OperandKind { constant, slot, bound, pack, by_default };
+
+  static std::pair<OperandKind, py::object> read_operand(py::handle given) {
+    using Kind = OperandKind;
+    static const Words<Kind> kinds = {
+        {"constant", Kind::constant}, {"slot", Kind::slot}, {"bound", Kind::bound}, {"pack", Kind::pack}, {"default", Kind::by_default}};
+    if (given.is_none()) {
+      return {Kind::constant, py::none()};
+    }
+    const auto [kind, payload] = as<std::pair<std::string, py::object>>(given, "an operand of a PlanSpec");
+    return {word(kind, kinds, "the kind of an operand of a PlanSpec"), payload};
+  }
+
   Operand make_operand(py::handle given, const c10::TypePtr& type) {
-    const auto [kind, payload] = given.is_none() ? std::pair<std::string, py::object>("constant", py::none())
-                                                 : given.cast<std::pair<std::string, py::object>>();
-    if (kind == "slot") {
-      return {Operand::Kind::slot, payload.cast<Index>()};
+    const auto [kind, payload] = read_operand(given);
+    switch (kind) {
+      case OperandKind::slot:
+        return {Operand::Kind::slot, payload.cast<Index>()};
+      case OperandKind::pack:
+        return make_pack(payload, type);
+      case OperandKind::bound:
+        return make_bound(payload.cast<size_t>(), type);
+      case OperandKind::constant:
+        return add_constant(payload.is_none() ? Value(c10::IValue()) : convert(payload, type));
+      case OperandKind::by_default:
+        break;
     }
-    if (kind == "pack") {
-      return make_pack(payload, type);
-    }
-    if (kind == "bound") {
-      const auto index = payload.cast<size_t>();
-      bound_types_.resize(std::max(bound_types_.size(), index + 1));
-      bound_types_[index] = type;
-      return {Operand::Kind::bound, static_cast<Index>(index)};
-    }
-    return add_constant(payload.is_none() ? Value(c10::IValue()) : convert(payload, type));
+    throw SpecError("gradc: an operand of a PlanSpec is a default, outside of a call");
+  }
+
+  Operand make_bound(size_t index, const c10::TypePtr& type) {
+    bound_types_.resize(std::max(bound_types_.size(), index + 1));
+    bound_types_[index] = type;
+    return {Operand::Kind::bound, static_cast<Index>(index)};
   }
 
   Operand make_pack(py::handle items, const c10::TypePtr& type) {
@@ -201,14 +224,10 @@ class Builder {
   }
 
   void add_symbols() {
-    for (const py::handle entry : layout_.attr("symbols")) {
-      const auto [kind, position, dimension] = entry.cast<std::tuple<std::string, size_t, int64_t>>();
-      const auto source = kind == "size" ? SymbolSource::Kind::size
-          : kind == "stride"             ? SymbolSource::Kind::stride
-                                         : SymbolSource::Kind::integer;
-      plan_->symbols.push_back({source, plan_->inputs.at(position), dimension});
+    for (const auto& [kind, position, dimension] : spec_.all<SymbolSpec>("symbols")) {
+      plan_->symbols.push_back({symbol_kind(kind, spec_.where("symbols")), plan_->inputs.at(position), dimension});
     }
-    const py::object bind = layout_.attr("bind");
+    const py::object bind = spec_["bind"];
     if (bind.is_none()) {
       return;
     }
@@ -228,7 +247,7 @@ class Builder {
     return bound;
   }
 
-  py::handle layout_;
+  Spec spec_;
   std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
   std::vector<c10::TypePtr> bound_types_;
 };
@@ -279,10 +298,16 @@ size_t count_typed(const Plan& plan) {
 
 } // namespace
 
+SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where) {
+  using Kind = SymbolSource::Kind;
+  static const Words<Kind> kinds = {{"int", Kind::integer}, {"size", Kind::size}, {"stride", Kind::stride}};
+  return word(kind, kinds, where);
+}
+
 void bind_executor(py::module_& module) {
   module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
-      .def(py::init([](const py::object& layout) { return Builder(layout).build(); }))
+      .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
       .def("__call__", torch::wrap_pybind_function(call))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })

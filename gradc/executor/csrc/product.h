@@ -1,7 +1,7 @@
 // Small matrix products, straight to the BLAS that torch itself calls.
 //
 // ATen decides by the strides which factor is transposed and whether the factors change places; the same decision is made
-// here once, when the plan is made (tests/executor/test_product.py compares the bits over layouts and sizes).
+// here once, when the plan is made (tests/executor/test_direct.py compares the bits over layouts and sizes).
 #pragma once
 
 #include "executor/csrc/plan.h"

@@ -1,10 +1,10 @@
-// Registers the region and its segment nodes with Python.
+// The bindings of this room: gradc._C.Region.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
 
 namespace gradc {
 
-void bind_segments(pybind11::module_& module);
+void bind_region(pybind11::module_& module);
 
 } // namespace gradc

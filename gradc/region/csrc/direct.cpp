@@ -1,6 +1,7 @@
 #include "region/csrc/direct.h"
 
 #include "csrc/convert.h"
+#include "csrc/spec.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
@@ -29,15 +30,12 @@ struct DirectCall {
 };
 
 DirectOutput read_output(const py::handle& specification) {
-  const auto [kind, position, is_of_argument, object] =
-      specification.cast<std::tuple<std::string, size_t, bool, py::object>>();
   using Kind = DirectOutput::Kind;
-  const auto found = kind == "plain" ? Kind::plain
-      : kind == "argument"           ? Kind::argument
-      : kind == "again"              ? Kind::again
-      : kind == "view"               ? Kind::view
-                                     : Kind::value;
-  return {found, position, is_of_argument, object};
+  static const Words<Kind> kinds = {
+      {"plain", Kind::plain}, {"argument", Kind::argument}, {"value", Kind::value}, {"again", Kind::again}, {"view", Kind::view}};
+  const auto [kind, position, is_of_argument, object] =
+      as<std::tuple<std::string, size_t, bool, py::object>>(specification, "DirectOutput");
+  return {word(kind, kinds, "DirectOutput.kind"), position, is_of_argument, object};
 }
 
 PyObject* make_view(const DirectOutput& output, const at::Tensor& base) {

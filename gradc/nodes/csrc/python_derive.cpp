@@ -1,0 +1,117 @@
+#include "nodes/csrc/python_derive.h"
+
+#include "csrc/convert.h"
+#include "csrc/keep.h"
+
+#include <map>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+using torch::autograd::variable_list;
+
+class PythonDerive : public Derive {
+ public:
+  explicit PythonDerive(py::object backwards)
+      : backwards_(keep(std::move(backwards))) {}
+
+  std::shared_ptr<const CompiledBackward> compile(
+      size_t segment,
+      const variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool adds_up,
+      const std::vector<int64_t>& owned) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&]() -> std::shared_ptr<const CompiledBackward> {
+      const py::object found = backwards_->attr("compile_native")(segment, to_python(tangents), needed, adds_up, owned);
+      if (found.is_none()) {
+        return nullptr;
+      }
+      using Numbers = std::vector<int64_t>;
+      auto [plan, saved, released, frees_hidden, views, unread] =
+          found.cast<std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers, Numbers>>();
+      return std::make_shared<CompiledBackward>(CompiledBackward{
+          std::move(plan), std::move(saved), std::move(released), frees_hidden, std::move(views), std::move(unread)});
+    });
+  }
+
+  variable_list grads(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const variable_list& saved,
+      const variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool is_repacked,
+      const std::vector<int64_t>& owned) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      return to_tensors(backwards_->attr("grads_native")(
+          segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked, owned));
+    });
+  }
+
+  std::optional<variable_list> differentiate(
+      size_t segment,
+      Key key,
+      const std::vector<int64_t>& symbols,
+      const variable_list& saved,
+      const variable_list& tangents,
+      const std::vector<bool>& needed) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&]() -> std::optional<variable_list> {
+      const Place place{segment, std::move(key)};
+      auto found = derivatives_.find(place);
+      if (found == derivatives_.end()) {
+        if (derivatives_.size() >= max_derivatives) { // sizes that keep changing
+          std::exchange(derivatives_, {}); // what dies here may run Python, which may come back here
+        }
+        auto region = keep(backwards_->attr("differentiable_native")(segment, to_python(saved), to_python(tangents), needed));
+        found = derivatives_.emplace(place, std::move(region)).first;
+      }
+      const py::object region = *found->second;
+      if (region.is_none()) {
+        return std::nullopt;
+      }
+      const py::object grads = region(*arguments_of(tangents, saved, symbols));
+      return grads.is_none() ? std::nullopt : std::optional(to_tensors(grads));
+    });
+  }
+
+  void* backwards() const override {
+    return backwards_->ptr();
+  }
+
+ private:
+  static py::list arguments_of(
+      const variable_list& tangents, const variable_list& saved, const std::vector<int64_t>& symbols) {
+    py::list arguments;
+    for (const auto& tangent : tangents) {
+      if (tangent.defined()) {
+        arguments.append(to_python(tangent));
+      }
+    }
+    for (const auto& tensor : saved) {
+      arguments.append(to_python(tensor));
+    }
+    for (const auto symbol : symbols) {
+      arguments.append(symbol);
+    }
+    return arguments;
+  }
+
+  using Place = std::pair<size_t, Key>;
+  static constexpr size_t max_derivatives = 512;
+
+  std::shared_ptr<py::object> backwards_;
+  std::map<Place, std::shared_ptr<py::object>> derivatives_; // the GIL guards it
+};
+
+} // namespace
+
+std::unique_ptr<Derive> make_python_derive(py::object backwards) {
+  return std::make_unique<PythonDerive>(std::move(backwards));
+}
+
+} // namespace gradc
