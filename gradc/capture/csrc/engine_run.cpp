@@ -1,6 +1,7 @@
 #include "capture/csrc/engine_run.h"
 
 #include "capture/csrc/run_node.h"
+#include "csrc/autograd.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/segment_node.h"
 

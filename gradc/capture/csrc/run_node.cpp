@@ -1,9 +1,10 @@
 #include "capture/csrc/run_node.h"
 
+#include "csrc/autograd.h"
+#include "csrc/torch_internals.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <memory>
 
@@ -92,13 +93,11 @@ variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::v
 variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function) {
   const auto filled = [&]() {
     // The nodes ask the graph task which gradients are needed, and hooks whether a node will run.
-    auto& in_graph = const_cast<std::unordered_set<Node*>&>(*torch::autograd::get_current_graph_task_nodes_in_graph());
-    auto& infos = const_cast<std::unordered_map<Node*, GraphTask::ExecInfo>&>(
-        *torch::autograd::get_current_graph_task_exec_info());
+    auto& task = current_graph_task();
     for (const auto& live : walk.nodes) {
-      in_graph.insert(live.node.get());
+      task.nodes_in_graph_.insert(live.node.get());
       if (walk.request.is_partial && live.is_run()) {
-        auto& info = infos[live.node.get()];
+        auto& info = task.exec_info_[live.node.get()];
         info.needed_ = live.is_needed;
         if (!live.captures.empty()) {
           info.captures_ = std::make_unique<std::vector<GraphTask::ExecInfo::Capture>>();

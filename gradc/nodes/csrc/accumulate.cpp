@@ -1,5 +1,7 @@
 #include "nodes/csrc/accumulate.h"
 
+#include "csrc/autograd.h"
+
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -21,13 +23,6 @@ namespace {
 // One is not worth a callback at the end of the pass.
 constexpr size_t few = 2;
 
-// Whether the engine would take `grad` as it is: it casts, sums and refuses what does not match.
-bool is_valid(const at::Tensor& grad, const torch::autograd::InputMetadata& metadata) {
-  return grad.layout() == at::kStrided && metadata.layout() == at::kStrided && !metadata.is_tensor_subclass() &&
-      !metadata.is_nested_tensor() && metadata.grad_dtype() == grad.scalar_type() && grad.device().is_cpu() &&
-      metadata.device().is_cpu() && metadata.is_same_shape(grad);
-}
-
 // The positions of the edges to leaves that qualify; none if any leaf has hooks, which see in what order gradients arrive.
 std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grads) {
   std::vector<size_t> positions;
@@ -40,7 +35,7 @@ std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grad
     if (has_hooks(*target)) {
       return {};
     }
-    if (grads[i].defined() && edge.function.use_count() == 1 && is_valid(grads[i], target->input_metadata(edge.input_nr))) {
+    if (grads[i].defined() && edge.function.use_count() == 1 && is_taken_as_is(grads[i], target->input_metadata(edge.input_nr))) {
       positions.push_back(i);
     }
   }
@@ -91,11 +86,6 @@ bool is_plain_pass() {
 }
 
 } // namespace
-
-bool has_hooks(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-      !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
-}
 
 void accumulate_unwatched(Node& node, variable_list& grads) {
   if (!is_plain_pass() || !node.post_hooks().empty()) {

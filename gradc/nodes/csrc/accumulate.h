@@ -10,9 +10,6 @@
 
 namespace gradc {
 
-// True if a hook of any kind would see what arrives at `node`, or what it makes of it.
-bool has_hooks(torch::autograd::Node& node);
-
 // Called by `node` with the gradients that it is about to return to the engine: what went to a leaf is undefined afterwards. The
 // node must own something that this run freed, so that no other pass can be under way behind it. Does nothing where any of the
 // node's leaves has hooks, or where it would not pay.

@@ -2,11 +2,11 @@
 #include "nodes/csrc/bind.h"
 
 #include "csrc/convert.h"
+#include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 
 namespace py = pybind11;
@@ -14,13 +14,8 @@ namespace py = pybind11;
 namespace gradc {
 namespace {
 
-// The node that an in-place op on a view made, which rebase_history hid in a CopySlices.
-py::object node_in_copy_slices(const py::object& node) {
-  TORCH_CHECK_TYPE(torch::autograd::THPCppFunction_Check(node.ptr()), "expected a CopySlices node");
-  const auto& held = reinterpret_cast<torch::autograd::THPCppFunction*>(node.ptr())->cdata;
-  const auto* slices = dynamic_cast<const torch::autograd::CopySlices*>(held.get());
-  TORCH_CHECK_TYPE(slices != nullptr, "expected a CopySlices node, got ", held->name());
-  return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(slices->fn));
+py::object written_into_view(const py::object& node) {
+  return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(node_in_copy_slices(node.ptr())));
 }
 
 } // namespace
@@ -33,7 +28,7 @@ void bind_nodes(py::module_& module) {
       "(primals) -> whether something runs when the gradient of one of the leaves arrives");
   module.def(
       "node_in_copy_slices",
-      torch::wrap_pybind_function(node_in_copy_slices),
+      torch::wrap_pybind_function(written_into_view),
       "(CopySlices) -> the node of the op that wrote into a view");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }

@@ -1,6 +1,8 @@
 #include "nodes/csrc/segment_node.h"
 
 #include "csrc/ambient.h"
+#include "csrc/autograd.h"
+#include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
 
 #include <ATen/SavedTensorHooks.h>
@@ -9,16 +11,12 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <atomic>
 #include <set>
-#include <string_view>
-#include <typeinfo>
 
 namespace gradc {
 
@@ -48,18 +46,6 @@ bool is_plain(const at::Tensor& tensor) {
 bool is_cut_off(const at::Tensor& tensor) {
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   return meta && !meta->requires_grad_ && !meta->grad_fn_ && tensor.requires_grad() && tensor.is_leaf();
-}
-
-// The backward pass that runs in this thread. Torch gives out the addresses of two of its members only.
-torch::autograd::GraphTask& current_graph_task() {
-  using torch::autograd::GraphTask;
-  const auto* member = reinterpret_cast<const char*>(torch::autograd::get_current_graph_task_exec_info());
-  TORCH_INTERNAL_ASSERT(member != nullptr, "asked for outside of a backward pass");
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  const char* task = member - offsetof(GraphTask, exec_info_);
-#pragma GCC diagnostic pop
-  return *const_cast<GraphTask*>(reinterpret_cast<const GraphTask*>(task));
 }
 
 void add_tangent(Key& key, const at::Tensor& tangent) {
@@ -214,8 +200,7 @@ void SegmentNode::show_entries(size_t end) {
 
 namespace {
 
-// Puts a wrapper of ours around a hook where it stands. Another thread's engine may be going through the list: it finds the hook, or
-// the wrapper around it, and never an empty place.
+// The wrapper of ours around a hook, put where the hook stands if it is not there yet.
 template <typename Wrapper, typename... Arguments>
 Wrapper& wrap(std::unique_ptr<torch::autograd::FunctionPreHook>& hook, const Arguments&... arguments) {
   using Hook = torch::autograd::FunctionPreHook;
@@ -224,9 +209,8 @@ Wrapper& wrap(std::unique_ptr<torch::autograd::FunctionPreHook>& hook, const Arg
   if (auto* wrapper = dynamic_cast<Wrapper*>(hook.get())) {
     return *wrapper;
   }
-  static_assert(sizeof(hook) == sizeof(Hook*));
   auto* wrapper = new Wrapper(std::unique_ptr<Hook>(hook.get()), arguments...);
-  std::atomic_ref(reinterpret_cast<Hook*&>(hook)).store(wrapper, std::memory_order_release);
+  put_around(hook, wrapper);
   return *wrapper;
 }
 
@@ -246,15 +230,6 @@ class OutputHook : public torch::autograd::FunctionPreHook {
   }
 
  private:
-  // Torch does not export the class of the hooks that Python makes.
-  static std::optional<size_t> output_of(const FunctionPreHook& hook) {
-    const std::string_view name = typeid(hook).name();
-    if (name.ends_with("PyFunctionTensorPreHookE")) {
-      return static_cast<const torch::autograd::PyFunctionTensorPreHook&>(hook).value_idx;
-    }
-    return std::nullopt;
-  }
-
   std::unique_ptr<FunctionPreHook> hook_;
   const SegmentNode& node_;
   std::optional<size_t> output_;
@@ -545,11 +520,6 @@ WalkedRun::~WalkedRun() {
 
 const WalkedRun* WalkedRun::of(const SegmentNode& segment) {
   return walked_here && walked_here->segment_ == &segment ? walked_here : nullptr;
-}
-
-bool may_write_over(const at::Tensor& tensor, size_t num_refs) {
-  return tensor.defined() && torch::autograd::impl::is_tensor_stealable(tensor, num_refs) && tensor.has_storage() &&
-      tensor.storage().use_count() == 1;
 }
 
 bool is_watched(const std::vector<c10::IValue>& primals) {

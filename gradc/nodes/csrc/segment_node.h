@@ -253,10 +253,6 @@ at::Tensor cached_cast(const at::Tensor& leaf, c10::ScalarType dtype);
 // True if an autocast context is open in this thread, so that the cache lives on behind what is run now.
 bool is_autocast_nested();
 
-// True if nobody holds the tensor or its memory but `num_refs` references in C++ and the tensor's own Python object: the engine
-// then adds to it in place (can_accumulate_inplace in torch's input_buffer.cpp, which asks for a usual layout, too).
-bool may_write_over(const at::Tensor& tensor, size_t num_refs = 1);
-
 // True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
 bool is_watched(const std::vector<c10::IValue>& primals);
 

@@ -2,7 +2,7 @@
 
 #include "capture/csrc/engine_run.h"
 #include "capture/csrc/run_node.h"
-#include "nodes/csrc/segment_node.h"
+#include "csrc/autograd.h"
 
 #include <torch/csrc/autograd/variable.h>
 

@@ -1,5 +1,7 @@
 #include "tape/csrc/view_meta.h"
 
+#include "csrc/torch_internals.h"
+
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -15,7 +17,7 @@ torch::autograd::DifferentiableViewMeta* view_meta(const at::Tensor& view) {
 
 void forget_view_function(const at::Tensor& view) {
   if (auto* meta = view_meta(view)) {
-    auto& info = const_cast<torch::autograd::ViewInfo&>(meta->get_backward_view());
+    auto& info = backward_view(*meta);
     info.view_fn_ = nullptr;
     info.rev_view_fn_ = nullptr;
   }

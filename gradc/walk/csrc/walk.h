@@ -14,7 +14,7 @@
 #pragma once
 
 #include "csrc/ambient.h"
-#include "nodes/csrc/accumulate.h"
+#include "csrc/autograd.h"
 #include "walk/csrc/bytes.h"
 #include "walk/csrc/pointer_map.h"
 

@@ -1,0 +1,23 @@
+#include "csrc/autograd.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+namespace gradc {
+
+bool has_hooks(torch::autograd::Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+      !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+bool is_taken_as_is(const at::Tensor& grad, const torch::autograd::InputMetadata& metadata) {
+  return grad.layout() == at::kStrided && metadata.layout() == at::kStrided && !metadata.is_tensor_subclass() &&
+      !metadata.is_nested_tensor() && metadata.grad_dtype() == grad.scalar_type() && grad.device().is_cpu() &&
+      metadata.device().is_cpu() && metadata.is_same_shape(grad);
+}
+
+bool may_write_over(const at::Tensor& tensor, size_t num_refs) {
+  return tensor.defined() && torch::autograd::impl::is_tensor_stealable(tensor, num_refs) && tensor.has_storage() &&
+      tensor.storage().use_count() == 1;
+}
+
+} // namespace gradc
