@@ -2,8 +2,6 @@
 
 #include "capture/csrc/run_node.h"
 #include "csrc/autograd.h"
-#include "nodes/csrc/accumulate.h"
-#include "nodes/csrc/segment_node.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/CachedTensorUtils.h>

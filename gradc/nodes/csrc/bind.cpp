@@ -4,7 +4,8 @@
 #include "csrc/convert.h"
 #include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
-#include "nodes/csrc/segment_node.h"
+#include "nodes/csrc/autocast_cache.h"
+#include "nodes/csrc/hooks.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_cpp_function.h>

@@ -1,7 +1,7 @@
 // What a segment's node asks Python for: a backward for a new key, or the gradients themselves.
 #pragma once
 
-#include "nodes/csrc/segment_node.h"
+#include "nodes/csrc/region_layout.h"
 
 #include <torch/csrc/utils/pybind.h>
 

@@ -2,6 +2,7 @@
 #include "region/csrc/bind.h"
 
 #include "csrc/convert.h"
+#include "nodes/csrc/call_region.h"
 #include "region/csrc/direct.h"
 #include "region/csrc/region_spec.h"
 

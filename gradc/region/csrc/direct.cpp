@@ -2,6 +2,9 @@
 
 #include "csrc/convert.h"
 #include "csrc/spec.h"
+#include "nodes/csrc/autocast_cache.h"
+#include "nodes/csrc/call_region.h"
+#include "nodes/csrc/hooks.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>

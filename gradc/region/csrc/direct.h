@@ -1,7 +1,7 @@
 // A region as a builtin function.
 #pragma once
 
-#include "nodes/csrc/segment_node.h"
+#include "nodes/csrc/region_layout.h"
 
 #include <torch/csrc/utils/pybind.h>
 

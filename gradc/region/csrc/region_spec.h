@@ -1,7 +1,7 @@
 // Makes the native region of what Python says of it: the one place that reads a gradc.region.native_layout.RegionSpec.
 #pragma once
 
-#include "nodes/csrc/segment_node.h"
+#include "nodes/csrc/region_layout.h"
 
 #include <torch/csrc/utils/pybind.h>
 

@@ -1,0 +1,57 @@
+// Compiled backwards of one segment of a region, each kept under what it was compiled for: the form of the gradients that come in,
+// which are needed, and the ambient state of torch.
+//
+//     make_key(forced_autocast, tangents, needed) -> Key          BackwardCache: Key -> CompiledBackward
+#pragma once
+
+#include "executor/csrc/plan.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace gradc {
+
+// A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
+// the saved tensors that are freed with it; of those that it does not read, `unread`, eager checks the versions all the same.
+// `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in.
+struct CompiledBackward {
+  std::shared_ptr<Plan> plan;
+  std::vector<int64_t> saved;
+  std::vector<int64_t> released;
+  bool frees_hidden = false;
+  std::vector<int64_t> views;
+  std::vector<int64_t> unread;
+};
+
+using Key = std::vector<int64_t>;
+
+struct KeyHash {
+  size_t operator()(const Key& key) const noexcept;
+};
+
+// `forced_autocast`: what the region's setting fixes of the ambient state; empty: all of it is as it is now.
+Key make_key(
+    const Key& forced_autocast, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
+
+// The backwards of one segment by key. Bounded: sizes that keep changing push out what was there.
+class BackwardCache {
+ public:
+  struct Found {
+    bool is_known = false;
+    std::shared_ptr<const CompiledBackward> backward;
+  };
+  Found find(const Key& key) const;
+  void keep(Key key, std::shared_ptr<const CompiledBackward> backward);
+
+ private:
+  static constexpr size_t kept = 512;
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<const CompiledBackward>, KeyHash> known_;
+};
+
+} // namespace gradc

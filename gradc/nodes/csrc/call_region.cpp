@@ -1,0 +1,150 @@
+#include "nodes/csrc/call_region.h"
+
+#include "csrc/ambient.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace gradc {
+
+using torch::autograd::Edge;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+namespace {
+
+// A view made under no_grad of what requires a gradient: it requires one, too, but gradients go nowhere from it.
+bool is_cut_off(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta && !meta->requires_grad_ && !meta->grad_fn_ && tensor.requires_grad() && tensor.is_leaf();
+}
+
+std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& primals) {
+  std::vector<int64_t> values;
+  values.reserve(sources.size());
+  for (const auto& source : sources) {
+    const auto& primal = primals[source.slot];
+    switch (source.kind) {
+      case SymbolSource::Kind::integer:
+        values.push_back(primal.toInt());
+        break;
+      case SymbolSource::Kind::size:
+        values.push_back(primal.toTensor().size(source.dimension));
+        break;
+      case SymbolSource::Kind::stride:
+        values.push_back(primal.toTensor().stride(source.dimension));
+        break;
+    }
+  }
+  return values;
+}
+
+std::vector<c10::IValue> run_without_gil(const Plan& plan, std::vector<c10::IValue> inputs) {
+  const pybind11::gil_scoped_release no_gil;
+  return run(plan, std::move(inputs));
+}
+
+void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IValue>& primals) {
+  torch::autograd::edge_list edges;
+  edges.reserve(node.layout().exits.size());
+  for (const auto& exit : node.layout().exits) {
+    if (exit.primal >= 0) {
+      edges.push_back(torch::autograd::impl::gradient_edge(primals[exit.primal].toTensor()));
+    } else {
+      edges.emplace_back(nodes[exit.segment], static_cast<uint32_t>(exit.entry));
+    }
+  }
+  node.set_next_edges(std::move(edges));
+}
+
+void set_edges_of_values(const c10::intrusive_ptr<SegmentNode>& node, const std::vector<c10::IValue>& values) {
+  const auto& entries = node->layout().entries;
+  for (size_t number = 0; number < entries.size(); ++number) {
+    if (entries[number].value >= 0) {
+      torch::autograd::impl::set_gradient_edge(values[entries[number].value].toTensor(), Edge(node, number));
+    }
+  }
+}
+
+void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
+  std::vector<SavedVariable> saved;
+  variable_list kept;
+  saved.reserve(node.layout().saved.size());
+  for (const auto& source : node.layout().saved) {
+    const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
+    if (source.is_kept) {
+      kept.resize(node.layout().saved.size());
+      kept[saved.size()] = tensor;
+      saved.emplace_back();
+    } else {
+      saved.emplace_back(tensor, !source.is_primal && source.owner == static_cast<int64_t>(number));
+    }
+  }
+  node.save(std::move(saved), std::move(kept), at::SavedTensorDefaultHooks::get_hooks().has_value());
+}
+
+} // namespace
+
+bool is_watched(const std::vector<c10::IValue>& primals) {
+  return !unsupported_mode().empty() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+      std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
+           return primal.isTensor() && (!is_plain(primal.toTensor()) || is_cut_off(primal.toTensor()));
+         });
+}
+
+Called call_region(
+    const std::shared_ptr<const RegionLayout>& region,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<int64_t>& shapes) {
+  auto values = run_without_gil(*region->forward, primals);
+  Nodes nodes;
+  nodes.reserve(region->segments.size());
+  const auto symbols = read_symbols(region->symbols, primals);
+  for (size_t number = 0; number < region->segments.size(); ++number) {
+    auto node = c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
+    add_edges(*node, nodes, primals);
+    node->show_entries(node->layout().num_tangents);
+    set_edges_of_values(node, values);
+    save_tensors(*node, number, primals, values);
+    nodes.push_back(std::move(node));
+  }
+  return {std::move(values), std::move(nodes)};
+}
+
+Nodes made_nodes(const RegionLayout& region, const std::vector<c10::IValue>& primals) {
+  Nodes nodes;
+  nodes.reserve(region.live_order.size());
+  for (const auto& [kind, number, depth] : region.live_order) {
+    nodes.push_back(kind == MadeNode::Kind::primal ? primals[number].toTensor().grad_fn() : nullptr);
+  }
+  return nodes;
+}
+
+void put_in_order(
+    const RegionLayout& region, const Nodes& made, const Nodes& segments, const variable_list& outputs, uint64_t start) {
+  Nodes nodes;
+  std::vector<uint64_t> numbers;
+  for (size_t i = 0; i < made.size(); ++i) {
+    const auto [kind, number, depth] = region.live_order[i];
+    auto node = kind == MadeNode::Kind::primal ? made[i]
+        : kind == MadeNode::Kind::segment      ? segments[number]
+                                               : outputs[number].grad_fn();
+    for (size_t up = 0; kind == MadeNode::Kind::output && node && up < depth; ++up) {
+      node = node->next_edge(0).function;
+    }
+    if (node && node->sequence_nr() >= start) { // autocast's cache gives out older ones
+      numbers.push_back(node->sequence_nr());
+      nodes.push_back(std::move(node));
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i]->set_sequence_nr(numbers[i]);
+  }
+}
+
+} // namespace gradc

@@ -1,0 +1,93 @@
+// Gradients of a segment that Python computes: under create_graph, where they have a history themselves, and where no Program serves.
+#include "csrc/torch_internals.h"
+#include "nodes/csrc/autocast_cache.h"
+#include "nodes/csrc/segment_node.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace gradc {
+
+using torch::autograd::variable_list;
+
+// Under create_graph the saved values become inputs of a graph that leads back to the nodes that made them.
+variable_list SegmentNode::derive(const variable_list& tangents, const std::vector<bool>& needed) {
+  const bool is_freed =
+      is_hidden_released_ || std::find(is_released_.begin(), is_released_.end(), true) != is_released_.end();
+  TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
+  variable_list saved;
+  saved.reserve(saved_.size());
+  for (size_t position = 0; position < saved_.size(); ++position) {
+    saved.push_back(unpack(position));
+    if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
+      owner->show_entries(owner->layout().entries.size());
+    }
+  }
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    release_all();
+  }
+  const auto owned = written_over(tangents);
+  variable_list all = tangents;
+  if (at::GradMode::is_enabled()) {
+    take_sums(all, needed);
+  }
+  if (auto grads = differentiate(saved, all, needed)) {
+    return *std::move(grads);
+  }
+  return region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned);
+}
+
+// Appends to the tangents what each target has got so far, taken out of the engine's buffers. Under create_graph the engine
+// adds up with nodes of its own. In eager they stand between those of the formulas, and the next order goes through all of them
+// in that order: so the segment adds up itself, and sends the sum along the first exit to each target.
+void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& needed) const {
+  const auto is_elsewhere = [](const at::Tensor& tangent) { return tangent.defined() && !tangent.device().is_cpu(); };
+  if (layout().targets.empty() || std::any_of(tangents.begin(), tangents.end(), is_elsewhere)) {
+    return; // elsewhere, buffers come with streams and events
+  }
+  std::set<std::pair<const Node*, uint32_t>> targets;
+  for (const auto& exits : layout().targets) {
+    const auto& edge = next_edge(exits.front());
+    if (!targets.emplace(edge.function.get(), edge.input_nr).second) {
+      return; // two casts of one weight share a copy: what the tape has for two targets is one
+    }
+  }
+  tangents.resize(layout().entries.size());
+  auto& task = current_graph_task();
+  const std::lock_guard lock(task.mutex_);
+  for (const auto& exits : layout().targets) {
+    const auto& edge = next_edge(exits.front());
+    const auto found = needed[exits.front()] ? task.not_ready_.find(edge.function.get()) : task.not_ready_.end();
+    tangents.push_back(found == task.not_ready_.end() ? at::Tensor() : std::move(found->second.buffer[edge.input_nr]));
+    if (found != task.not_ready_.end()) {
+      found->second.buffer[edge.input_nr] = at::Tensor();
+    }
+  }
+}
+
+std::optional<variable_list> SegmentNode::differentiate(
+    const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
+  if (!at::GradMode::is_enabled() || !region_->forced_autocast.empty() || !is_usual(tangents)) {
+    return std::nullopt;
+  }
+  Key key = make_key(region_->forced_autocast, tangents, needed);
+  for (const auto& tangent : tangents) {
+    const bool has_history = tangent.defined() && tangent.requires_grad();
+    key.push_back(has_history + (has_history && tangent.is_leaf()));
+  }
+  if (is_autocast_nested() && at::autocast::is_autocast_cache_enabled()) {
+    for (const auto& tensor : saved) {
+      key.push_back(tensor.requires_grad() && tensor.is_leaf() && !tensor.is_view()); // autocast keeps copies of such
+    }
+  }
+  return region_->derive->differentiate(number_, std::move(key), symbols_, saved, tangents, needed);
+}
+
+} // namespace gradc

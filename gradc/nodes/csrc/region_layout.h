@@ -1,0 +1,111 @@
+// What is the same in every call of a compiled region: its programs, and for each segment which tensors its node in the autograd
+// graph takes, leads to and saves. Python lays it out (region_spec.cpp reads it); immutable, but for the caches of backwards.
+#pragma once
+
+#include "nodes/csrc/backward_cache.h"
+
+#include <c10/core/TensorOptions.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace gradc {
+
+// One input of a segment's node. `value` is the position of the tensor it is the gradient of, or -1 where only the
+// metadata counts; a dimension of `shape` that is symbolic is -1 - (number of the bound shape value).
+struct EntryLayout {
+  int64_t value = -1;
+  at::TensorOptions options;
+  std::vector<int64_t> shape;
+};
+
+// One next edge: to a primal, or to an entry of an earlier segment.
+struct ExitLayout {
+  int64_t primal = -1;
+  int64_t segment = -1;
+  int64_t entry = -1;
+};
+
+// One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1. One that `is_kept` the user's code
+// keeps by itself: no hook sees it, nothing checks its version, and backward does not free it.
+struct SavedLayout {
+  bool is_primal = false;
+  int64_t position = 0;
+  int64_t owner = -1;
+  bool is_kept = false;
+};
+
+// Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and
+// only then does the node show them as inputs, so that until then its hooks see as many gradients as eager's do.
+struct SegmentLayout {
+  std::vector<EntryLayout> entries;
+  size_t num_tangents = 0;
+  std::vector<ExitLayout> exits;
+  std::vector<std::vector<size_t>> shared; // exits that lead to the same primal, where there are several
+  std::vector<std::vector<size_t>> targets; // exits that lead to the same edge; empty if detours are in the way
+  std::vector<SavedLayout> saved;
+  bool has_hidden_saves = false;
+};
+
+// What Python does for a segment (python_derive.cpp): compile for a key, or compute the gradients itself.
+class Derive {
+ public:
+  virtual ~Derive() = default;
+  // nullptr where no Program can be made: `grads` then serves every call with that key. `owned` are positions of tangents.
+  virtual std::shared_ptr<const CompiledBackward> compile(
+      size_t segment,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool adds_up,
+      const std::vector<int64_t>& owned) = 0;
+  virtual torch::autograd::variable_list grads(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const torch::autograd::variable_list& saved,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool is_repacked,
+      const std::vector<int64_t>& owned) = 0;
+  // The gradients under create_graph, by what Python made for `key`; nullopt where it made nothing: `grads` then serves.
+  virtual std::optional<torch::autograd::variable_list> differentiate(
+      size_t segment,
+      Key key,
+      const std::vector<int64_t>& symbols,
+      const torch::autograd::variable_list& saved,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed) = 0;
+  // The gradc.backward.cache.BackwardCache behind it: a borrowed PyObject*.
+  virtual void* backwards() const = 0;
+};
+
+// A primal that a direct call makes of another: the copy of a weight in autocast's dtype, or an alias.
+struct MadeLayout {
+  size_t primal = 0;
+  std::optional<c10::ScalarType> dtype;
+};
+
+// One of the nodes that a call makes, in eager's order: that of a primal that is made, a segment, or a node above a segment's
+// in the history of an output. See gradc.analysis.order.live_order.
+struct MadeNode {
+  enum class Kind { primal, segment, output };
+
+  Kind kind = Kind::primal;
+  size_t number = 0;
+  size_t depth = 0;
+};
+
+struct RegionLayout {
+  std::shared_ptr<Plan> forward;
+  std::vector<SegmentLayout> segments;
+  std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  std::vector<MadeLayout> made;
+  std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
+  std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
+  bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
+  Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
+  std::unique_ptr<Derive> derive;
+  mutable std::vector<BackwardCache> backwards;
+};
+
+} // namespace gradc
