@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import pytest
 import torch
 
+from gradc import native
 from gradc.bits import same_bits
-from gradc.capture.recording import Boundary, Captured, EngineState, Ran, Span, Waiting
+from gradc.capture.recording import Boundary, Captured, EngineState, Expected, Ran, Span, Waiting
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
 from gradc.ir.program import Program
@@ -18,6 +20,7 @@ from gradc.replay.pieces import parts_of
 from gradc.replay.spec import RecordingSpec, recording_spec
 
 aten = torch.ops.aten
+needs_native = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
 
 def call(op: Any, out: int, *slots: int) -> Instruction:
@@ -147,3 +150,44 @@ def test_a_gradient_that_two_leaves_get_is_given_to_one_as_it_is() -> None:
     spec, (program,) = spec_of(captured(*calls, events=events))
     assert spec.pieces[0].grads == ((0, 2), (1, 3))
     assert [str(call.op) for call in program.instructions] == ["aten.sin.default", "aten.detach.default"]
+
+
+def recording_of(spec: Any) -> Any:
+    loss = torch.ones(3, requires_grad=True).sum()
+    extension: Any = native.extension()
+    walk = extension.Walk([loss], [torch.ones_like(loss)], False, (), True)
+    return extension.Recording(walk, spec, [])
+
+
+def without(spec: Any, field: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(**{name: value for name, value in vars(spec).items() if name != field})
+
+
+@needs_native
+def test_a_recording_is_made_of_its_spec() -> None:
+    spec, _ = spec_of(around_a_boundary(expected=(Expected(b"float", (3,), torch.float32),)))
+    assert recording_of(spec).num_boundaries == 1
+
+
+@needs_native
+def test_a_missing_field_is_named() -> None:
+    spec, _ = spec_of(around_a_boundary())
+    with pytest.raises(ValueError, match=r"RecordingSpec\.num_slots is missing"):
+        recording_of(without(spec, "num_slots"))
+    pieces = (without(spec.pieces[0], "dying"), spec.pieces[1])
+    with pytest.raises(ValueError, match=r"Piece\.dying is missing"):
+        recording_of(dataclasses.replace(spec, pieces=pieces))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"BoundarySpec\.boundary is missing"):
+        recording_of(dataclasses.replace(spec, boundaries=(without(spec.boundaries[0], "boundary"),)))  # type: ignore[arg-type]
+
+
+@needs_native
+def test_a_value_that_the_recording_does_not_know_is_named() -> None:
+    spec, _ = spec_of(around_a_boundary(after=EngineState(ready=(Waiting("last", ()),))))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"EngineState\.ready cannot be Waiting\(node="):
+        recording_of(spec)
+    spec, _ = spec_of(around_a_boundary(expected=(Expected(b"float", ("three",), torch.float32),)))
+    with pytest.raises(ValueError, match=r"Expected\.numbers cannot be 'three'"):
+        recording_of(spec)
+    with pytest.raises(ValueError, match=r"RecordingSpec\.num_slots cannot be -1"):
+        recording_of(dataclasses.replace(spec_of(around_a_boundary())[0], num_slots=-1))

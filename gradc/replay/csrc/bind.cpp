@@ -2,11 +2,15 @@
 
 #include "csrc/convert.h"
 #include "csrc/keep.h"
+#include "csrc/spec.h"
 #include "replay/csrc/replay.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <functional>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -24,106 +28,124 @@ py::tuple call_replay(Walk& walk, const std::shared_ptr<Recording>& recording) {
   return py::make_tuple(to_python(results), gave_up);
 }
 
-std::vector<Waiting<Index>> make_waiting(const py::handle& all) {
+std::vector<Waiting<Index>> make_waiting(const Spec& state, const char* field) {
   std::vector<Waiting<Index>> result;
-  for (const py::handle waiting : all) {
-    const auto [node, inputs] = waiting.cast<std::pair<uint32_t, std::vector<Index>>>();
-    result.push_back({node, inputs});
+  for (auto& [node, inputs] : state.all<std::pair<uint32_t, std::vector<Index>>>(field)) {
+    result.push_back({node, std::move(inputs)});
   }
   return result;
 }
 
 // Each an int, or (coefficient, numbers of symbols).
-std::vector<Term> make_terms(const py::handle& all) {
+std::vector<Term> make_terms(const Spec& spec, const char* field) {
   std::vector<Term> terms;
-  for (const py::handle term : all) {
+  for (const py::handle term : spec[field]) {
     if (py::isinstance<py::int_>(term)) {
-      terms.push_back({term.cast<int64_t>(), {}});
+      terms.push_back({as<int64_t>(term, spec.where(field)), {}});
     } else {
-      auto [coefficient, symbols] = term.cast<std::pair<int64_t, std::vector<uint32_t>>>();
+      auto [coefficient, symbols] = as<std::pair<int64_t, std::vector<uint32_t>>>(term, spec.where(field));
       terms.push_back({coefficient, std::move(symbols)});
     }
   }
   return terms;
 }
 
+// What runs a piece that has no plan: a function of Python's, from a list of inputs to tensors.
+std::function<std::vector<c10::IValue>(std::vector<c10::IValue>)> make_runner(py::object function) {
+  return [held = keep(std::move(function))](std::vector<c10::IValue> inputs) {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      py::list arguments;
+      for (auto& input : inputs) {
+        arguments.append(torch::jit::toPyObject(std::move(input)));
+      }
+      std::vector<c10::IValue> outputs;
+      for (const py::handle output : (*held)(arguments)) {
+        outputs.emplace_back(THPVariable_Unpack(output.ptr()));
+      }
+      return outputs;
+    });
+  };
+}
+
+// From a gradc.replay.pieces.Piece.
 Piece make_piece(const py::handle& source) {
+  const Spec spec("Piece", source);
   Piece piece;
-  const py::object runner = source.attr("runner");
+  py::object runner = spec["runner"];
   if (py::isinstance<Plan>(runner)) {
     piece.plan = runner.cast<std::shared_ptr<Plan>>();
   } else if (!runner.is_none()) {
-    piece.runner = [held = keep(runner)](std::vector<c10::IValue> inputs) {
-      const py::gil_scoped_acquire gil;
-      return guarded([&] {
-        py::list arguments;
-        for (auto& input : inputs) {
-          arguments.append(torch::jit::toPyObject(std::move(input)));
-        }
-        std::vector<c10::IValue> outputs;
-        for (const py::handle output : (*held)(arguments)) {
-          outputs.emplace_back(THPVariable_Unpack(output.ptr()));
-        }
-        return outputs;
-      });
-    };
+    piece.runner = make_runner(std::move(runner));
   }
-  piece.inputs = source.attr("inputs").cast<std::vector<Index>>();
-  piece.symbols = source.attr("symbols").cast<std::vector<uint32_t>>();
-  piece.dying = source.attr("dying").cast<std::vector<Index>>();
-  piece.outputs = source.attr("outputs").cast<std::vector<Index>>();
-  piece.nodes = source.attr("nodes").cast<std::vector<uint32_t>>();
-  piece.grads = source.attr("grads").cast<std::vector<std::pair<uint32_t, Index>>>();
-  piece.leaves = source.attr("leaves").cast<std::vector<uint32_t>>();
+  piece.inputs = spec.get<std::vector<Index>>("inputs");
+  piece.symbols = spec.get<std::vector<uint32_t>>("symbols");
+  piece.dying = spec.get<std::vector<Index>>("dying");
+  piece.outputs = spec.get<std::vector<Index>>("outputs");
+  piece.nodes = spec.get<std::vector<uint32_t>>("nodes");
+  piece.grads = spec.get<std::vector<std::pair<uint32_t, Index>>>("grads");
+  piece.leaves = spec.get<std::vector<uint32_t>>("leaves");
   return piece;
 }
 
+// From a gradc.capture.recording.EngineState.
+Snapshot<Index> make_snapshot(const py::object& source) {
+  const Spec spec("EngineState", source);
+  Snapshot<Index> snapshot;
+  snapshot.done = spec.get<std::vector<uint32_t>>("done");
+  snapshot.not_ready = make_waiting(spec, "not_ready");
+  snapshot.ready = make_waiting(spec, "ready");
+  snapshot.results = spec.get<std::vector<Index>>("results");
+  return snapshot;
+}
+
 // From a gradc.replay.spec.BoundarySpec.
-Boundary make_boundary(const py::handle& spec) {
+Boundary make_boundary(const py::handle& object) {
+  const Spec spec("BoundarySpec", object);
+  const py::object held = spec["boundary"];
+  const Spec source("Boundary", held);
   Boundary boundary;
-  const py::object source = spec.attr("boundary"), after = source.attr("after");
-  boundary.node = source.attr("node").cast<uint32_t>();
-  boundary.inputs = source.attr("inputs").cast<std::vector<Index>>();
-  boundary.is_stealable = source.attr("is_stealable").cast<std::vector<bool>>();
-  boundary.dying = spec.attr("dying").cast<std::vector<Index>>();
-  boundary.outputs = source.attr("outputs").cast<std::vector<Index>>();
-  for (const py::handle expected : source.attr("expected")) {
-    const auto head = expected.attr("head").cast<std::string>();
+  boundary.node = source.get<uint32_t>("node");
+  boundary.inputs = source.get<std::vector<Index>>("inputs");
+  boundary.is_stealable = source.get<std::vector<bool>>("is_stealable");
+  boundary.dying = spec.get<std::vector<Index>>("dying");
+  boundary.outputs = source.get<std::vector<Index>>("outputs");
+  for (const py::handle item : source["expected"]) {
+    const Spec expected("Expected", item);
+    const auto head = expected.get<std::string>("head");
     const auto* bytes = reinterpret_cast<const uint8_t*>(head.data());
     boundary.metadata.emplace_back(bytes, bytes + head.size());
-    boundary.numbers.push_back(make_terms(expected.attr("numbers")));
+    boundary.numbers.push_back(make_terms(expected, "numbers"));
   }
-  boundary.snapshot.done = after.attr("done").cast<std::vector<uint32_t>>();
-  boundary.snapshot.not_ready = make_waiting(after.attr("not_ready"));
-  boundary.snapshot.ready = make_waiting(after.attr("ready"));
-  boundary.snapshot.results = after.attr("results").cast<std::vector<Index>>();
+  boundary.snapshot = make_snapshot(source["after"]);
   return boundary;
 }
 
-// `spec`: a gradc.replay.spec.RecordingSpec, or None for a graph that runs in torch's engine. `offsets`: of the tensors, taken
+// `object`: a gradc.replay.spec.RecordingSpec, or None for a graph that runs in torch's engine. `offsets`: of the tensors, taken
 // before the capture, or empty.
-std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& spec, std::vector<int64_t> offsets) {
+std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& object, std::vector<int64_t> offsets) {
   auto recording = std::make_shared<Recording>();
   recording->key = Bytes(walk.key.data(), walk.key.data() + walk.key.size());
   recording->numbers = walk.numbers;
   recording->order = walk.order();
   recording->ties = walk.ties(recording->order);
-  recording->is_uncapturable = spec.is_none();
+  recording->is_uncapturable = object.is_none();
   if (recording->is_uncapturable) {
     return recording;
   }
+  const Spec spec("RecordingSpec", object);
   recording->offsets = std::move(offsets);
-  recording->num_slots = spec.attr("num_slots").cast<size_t>();
-  recording->inputs = spec.attr("inputs").cast<std::vector<Index>>();
-  for (const py::handle piece : spec.attr("pieces")) {
+  recording->num_slots = spec.get<size_t>("num_slots");
+  recording->inputs = spec.get<std::vector<Index>>("inputs");
+  for (const py::handle piece : spec["pieces"]) {
     recording->pieces.push_back(make_piece(piece));
   }
-  for (const py::handle boundary : spec.attr("boundaries")) {
+  for (const py::handle boundary : spec["boundaries"]) {
     recording->boundaries.push_back(make_boundary(boundary));
   }
-  recording->results = spec.attr("results").cast<std::vector<Index>>();
-  recording->terms = make_terms(spec.attr("terms"));
-  recording->symbols = spec.attr("symbols").cast<std::vector<size_t>>();
+  recording->results = spec.get<std::vector<Index>>("results");
+  recording->terms = make_terms(spec, "terms");
+  recording->symbols = spec.get<std::vector<size_t>>("symbols");
   return recording;
 }
 
