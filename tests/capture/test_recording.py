@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -113,3 +115,27 @@ def test_a_function_that_reads_data_is_a_boundary() -> None:
 
     found, report = captured(Peeks.apply(x).sum())
     assert not found.failure and report.names[found.boundaries[0].node] == "PeeksBackward"
+
+
+FIRST_CAPTURE_UNDER_A_MODE = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from gradc import native
+from gradc.capture.capture import capture
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        print(op)
+        return op(*args, **(kwargs or {}))
+
+loss = torch.ones(3, requires_grad=True).sum()
+walk = native.extension().Walk([loss], [torch.ones_like(loss)], False, (), True)
+with Seen():
+    capture(walk)
+"""
+
+
+def test_the_first_capture_makes_nothing_of_its_own_under_a_mode() -> None:
+    """What stands for the engine's root is made once in a process, and not by the dispatcher."""
+    found = subprocess.run([sys.executable, "-c", FIRST_CAPTURE_UNDER_A_MODE], capture_output=True, text=True, check=True)
+    assert "aten.expand.default" in found.stdout and "aten.zeros.default" not in found.stdout

@@ -4,6 +4,7 @@
 #include "csrc/torch_internals.h"
 #include "nodes/csrc/segment_node.h"
 
+#include <ATen/EmptyTensor.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <memory>
@@ -37,8 +38,10 @@ struct Body : Node {
   explicit Body(std::function<variable_list()> function) : function_(std::move(function)) {
     add_input_metadata(token());
   }
+  // Never read. Made past the dispatcher, which under a mode would run Python: that waits for the GIL, while a thread that holds it
+  // may wait for this static to be made.
   static const at::Tensor& token() {
-    static const at::Tensor token = at::zeros({});
+    static const at::Tensor token = at::detail::empty_cpu({}, at::kFloat);
     return token;
   }
   variable_list apply(variable_list&& /*inputs*/) override {
