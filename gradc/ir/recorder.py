@@ -211,8 +211,8 @@ class Recorder(TorchDispatchMode):
 
     def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
         made = None
-        if not kwargs and (op in PLAIN_META or (op in PLAIN_META_OF_CONTIGUOUS and _are_alike_and_contiguous(args))):
-            made = call_on_meta(op, args)
+        if not kwargs and (op in PLAIN_META or op in PLAIN_META_OF_CONTIGUOUS):
+            made = call_on_meta(op, args, op in PLAIN_META or _are_alike_and_contiguous(args))
         return op(*args, **kwargs) if made is None else made
 
     def _seen_by(self, op: Any) -> AutocastState:

@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 _CPU = torch.device("cpu")
+_MAX_LAYOUTS = 4096
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
+_layouts: dict[Any, Layout] = {}
 FAKE_TENSOR_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 _PRINTER = PythonPrinter()
 
@@ -57,10 +60,11 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def call_on_meta(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
+def call_on_meta(op: Any, args: Sequence[Any], is_plain: bool = True) -> torch.Tensor | None:
     """What ``op`` makes of fake tensors on the CPU, by its kernel for tensors without data; None for unusual arguments.
 
-    A fake mode comes to the same in three times the time: its cache takes longer than such a kernel.
+    A fake mode comes to the same in three times the time: its cache takes longer than such a kernel. ``is_plain``: it does come
+    to the same; otherwise the fake mode is asked, once for each layout.
     """
     mode = None
     for arg in args:
@@ -76,9 +80,35 @@ def call_on_meta(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
             return None
     if mode is None:
         return None
+    if op._schema._is_view_op():
+        with in_kernel_invocation_manager(mode):
+            return FakeTensor(mode, op(*args), _CPU)
+    where = in_kernel_invocation_manager(mode) if is_plain else contextlib.nullcontext()
+    size, stride, dtype = _layout_of_result(op, args, where)
     with in_kernel_invocation_manager(mode):
-        made = op(*args)
-    return FakeTensor(mode, made, _CPU)
+        return FakeTensor(mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), _CPU)
+
+
+def _layout_of_result(op: Any, args: Sequence[Any], where: contextlib.AbstractContextManager[Any]) -> Layout:
+    """How the one result of ``op``, which is no view, is laid out. Called inside ``where``, if this is the first time.
+
+    Half of these kernels are in Python and take longer than all the rest; a model calls them on the same few layouts.
+    """
+    key = (op, torch.get_default_dtype(), *map(_layout_key, args))
+    if key not in _layouts:
+        with where:
+            made = op(*args)
+        if len(_layouts) == _MAX_LAYOUTS:
+            _layouts.clear()
+        _layouts[key] = tuple(made.size()), made.stride(), made.dtype
+    return _layouts[key]
+
+
+def _layout_key(arg: Any) -> Any:
+    """All of an argument that such a kernel can ask for; 1, 1.0 and True are different."""
+    if isinstance(arg, torch.Tensor):
+        return tuple(arg.size()), arg.stride(), arg.dtype, arg.is_conj(), arg.is_neg()
+    return (type(arg), tuple(arg) if isinstance(arg, list) else arg)
 
 
 def has_symbolic_sizes(values: Iterable[Any]) -> bool:

@@ -38,13 +38,34 @@ def test_as_a_fake_mode(op, args, is_transposed, dtype):
 
     with mode, torch.no_grad():
         given = [tensor(arg) if isinstance(arg, tuple) else arg for arg in args]
-        expected, result = op(*given), call_on_meta(op, given)
+        expected, first, result = op(*given), call_on_meta(op, given), call_on_meta(op, given)  # the second by its known layout
+    assert first is not None and first.stride() == expected.stride()
     assert result is not None and type(result) is type(expected) and result.fake_mode is mode
     for name in ("shape", "dtype", "device", "layout", "requires_grad"):
         assert getattr(result, name) == getattr(expected, name), name
     assert (result.stride(), result.storage_offset()) == (expected.stride(), expected.storage_offset())
     storages = [value.untyped_storage()._cdata for value in given if isinstance(value, torch.Tensor)]
     assert (result.untyped_storage()._cdata in storages) == (expected.untyped_storage()._cdata in storages)
+
+
+@pytest.mark.parametrize("op", sorted(PLAIN_META_OF_CONTIGUOUS.ops, key=str))
+def test_other_layouts_are_those_of_the_fake_mode(op):
+    with FakeTensorMode(), torch.no_grad():
+        straight, turned, row = torch.empty(4, 3), torch.empty(3, 4).t(), torch.empty(3, dtype=torch.float64)
+        for args in ([turned, turned], [turned, straight], [straight, row], [turned[:, :2], 0.5], [row, 2]):
+            for made in (call_on_meta(op, args, False), call_on_meta(op, args, False)):
+                expected = op(*args)
+                assert made is not None
+                assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
+def test_a_layout_is_known_for_its_dtype_and_the_kind_of_a_number():
+    with FakeTensorMode():
+        whole, real = torch.empty(3, dtype=torch.int64), torch.empty(3)
+        made = [call_on_meta(aten.tanh.default, [value]) for value in (whole, real, whole)]
+        assert [value.dtype for value in made if value is not None] == [torch.float32, torch.float32, torch.float32]
+        made = [call_on_meta(aten.threshold_backward.default, [real, real, number]) for number in (0, 0.5, True)]
+        assert all(value is not None and value.shape == (3,) for value in made)
 
 
 def test_every_op_of_the_rows_is_called_here():
