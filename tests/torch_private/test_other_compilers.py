@@ -30,7 +30,8 @@ BACKENDS = [
 def seen(what: str, backend: str) -> dict[str, str]:
     """What a process sees of torch, by name; see ``process``."""
     command = [sys.executable, "-m", "tests.torch_private.process", what, backend]
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    without_caches = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # what another run left on disk would be counted as a hit
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT), **without_caches}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
