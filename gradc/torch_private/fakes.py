@@ -95,13 +95,14 @@ def _layout_of_result(op: Any, args: Sequence[Any], where: contextlib.AbstractCo
     Half of these kernels are in Python and take longer than all the rest; a model calls them on the same few layouts.
     """
     key = (op, torch.get_default_dtype(), *map(_layout_key, args))
-    if key not in _layouts:
+    layout = _layouts.get(key)
+    if layout is None:
         with where:
             made = op(*args)
-        if len(_layouts) == _MAX_LAYOUTS:
+        if len(_layouts) >= _MAX_LAYOUTS:
             _layouts.clear()
-        _layouts[key] = tuple(made.size()), made.stride(), made.dtype
-    return _layouts[key]
+        layout = _layouts[key] = tuple(made.size()), made.stride(), made.dtype
+    return layout  # not looked up again: another thread that traces may have cleared them
 
 
 def _layout_key(arg: Any) -> Any:
