@@ -18,6 +18,9 @@ from torch._dynamo import trace_rules
 from gradc.errors import GradcError
 from gradc.torch_private.version import SUPPORTED
 
+IsOurs = Callable[[Any], bool]  # a backend of torch.compile's -> True if it is gradc
+Method = Callable[..., Any]
+
 _MISSING = "missing"  # a word and no object of its own, so that it outlives a reload
 _LAYER = "_gradc_layer"
 _lock = threading.RLock()

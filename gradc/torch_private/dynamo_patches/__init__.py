@@ -1,0 +1,28 @@
+"""What gradc changes in Dynamo, each as a patch: so that what it compiles is the user's program, call for call.
+
+    (is_ours, ...) -> Patch          is_ours: a backend of torch.compile's -> True if it is gradc
+
+What other backends compile is as without gradc: each replacement asks ``is_ours`` first, or whether Dynamo compiles for gradc.
+"""
+
+from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
+from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
+from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
+from gradc.torch_private.dynamo_patches.optimizers import run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
+from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
+
+__all__ = [
+    "break_graph_where_eager_is_needed",
+    "break_graph_where_values_are_read",
+    "call_natively",
+    "compile_under_our_settings",
+    "do_not_time_guards",
+    "guard_module_hooks",
+    "keep_ops_whole",
+    "keep_views_in_graphs",
+    "run_eagerly_where_dynamo_fails",
+    "run_optimizers_eagerly",
+    "skip_frames_of",
+    "unpack_whole_tensors",
+]

@@ -1,0 +1,100 @@
+"""What a call of compiled code costs before gradc is reached: fewer guards, no function in Python around a region."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from torch._dynamo import trace_rules
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import AttrSource, DictGetItemSource, NNModuleSource
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace, SkipFiles
+
+
+def call_natively(is_ours: IsOurs) -> Patch:
+    """Let Dynamo's bytecode call a native region itself, where it would put a function around it that stops tracing.
+
+    There is nothing to trace in a builtin function: what it calls in Python when in doubt is still wrapped.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def install(self: Any, name: str, value: Any) -> None:
+            inner = getattr(value, "_torchdynamo_orig_callable", None)
+            is_region = getattr(inner, "__name__", "") == "gradc_region" and is_ours(self.compiler_fn)
+            original(self, name, inner if is_region else value)
+
+        return install
+
+    return Patch(
+        "call_natively",
+        "A function in Python around each native region would cost more than the rest of a small call.",
+        (Replace(OutputGraph, "install_global_unsafe", make),),
+    )
+
+
+def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
+    """One guard for all hooks of a module and of those below it.
+
+    ``make_guard`` makes it: called with the module, it is true if none of the dictionaries of hooks that were added by
+    ``add(names of the modules that lead there, attribute)`` holds one. Where that is None, Dynamo's own serve, one for each
+    dictionary.
+    """
+
+    def make(of_each: Method) -> Method:
+        @functools.wraps(of_each)
+        def of_all(builder: Any, guard: Any) -> None:
+            found = _path_of_hooks(guard.originating_source) if is_compiling_for_gradc() else None
+            guards = builder.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
+            if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
+                return of_each(builder, guard)
+            root, path, attribute = found
+            of_module.add(path, attribute)
+            if root.name not in guards:
+                guards[root.name] = of_module
+                manager = builder.get_guard_manager_from_source(root)
+                manager.add_lambda_guard(of_module, [f"no hooks on the modules of {root.name}"], guard.user_stack)
+
+        return of_all
+
+    return Patch(
+        "guard_module_hooks",
+        "Dynamo's guards against hooks look up each dictionary by its path, which costs more than the rest of a small call.",
+        (Replace(GuardBuilder, "EMPTY_NN_MODULE_HOOKS_DICT", make),),
+    )
+
+
+def _path_of_hooks(source: Any) -> tuple[Any, list[str], str] | None:
+    """(source of the outermost module, names of the modules from there on, attribute), of a dictionary of hooks."""
+    if not isinstance(source, AttrSource):
+        return None
+    path: list[str] = []
+    attribute, module = source.member, _bare(source.base)
+    while isinstance(module, DictGetItemSource) and isinstance(module.index, str):
+        modules = _bare(module.base)
+        if not isinstance(modules, AttrSource) or modules.member != "_modules":
+            return None
+        path.insert(0, module.index)
+        module = _bare(modules.base)
+    return module, path, attribute
+
+
+def _bare(source: Any) -> Any:
+    while isinstance(source, NNModuleSource):
+        source = source.base
+    return source
+
+
+def skip_frames_of(modules: tuple[str, ...]) -> Patch:
+    """Keep Dynamo from compiling the functions of these modules when compiled code calls them."""
+    origins = [spec.origin for name in modules if (spec := find_spec(name)) is not None and spec.origin is not None]
+    return Patch(
+        "skip_frames_of_gradc",
+        "Where compiled code calls gradc, gradc's own functions are not the user's program.",
+        (SkipFiles(tuple(map(trace_rules._strip_init_py, origins))),),
+    )

@@ -1,0 +1,46 @@
+"""What happens where Dynamo itself breaks down: the user's function runs as it is, and that is counted."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
+from torch._dynamo.exc import InternalTorchDynamoError, TorchRuntimeError
+from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], None]) -> Patch:
+    """Run a frame as it is if Dynamo breaks down over it: an assertion of its own fails, or a call with fake tensors does.
+
+    The user may be to blame: eager then says so in its own words, and the next call is tried again. Code that fails twice is
+    never compiled. Not under ``fullgraph=True``. ``note`` is called with the error's words and the place of the code.
+    """
+    failed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, frame, *args, **kwargs)
+            except (AssertionError, InternalTorchDynamoError, TorchRuntimeError) as error:
+                if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
+                    raise
+                code = frame.f_code
+                text = f"{type(error).__name__}: {error}".split("\n")[0]
+                note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
+                action = FrameAction.SKIP if code in failed else FrameAction.DEFAULT
+                failed.add(code)
+                return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(action, FrameAction.DEFAULT))
+
+        return call
+
+    return Patch(
+        "run_eagerly_where_dynamo_fails",
+        "A program that runs in eager must not raise because Dynamo breaks down over it.",
+        (Replace(ConvertFrame, "__call__", make),),
+    )

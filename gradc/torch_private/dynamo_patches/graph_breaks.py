@@ -1,0 +1,105 @@
+"""Where Dynamo's graphs end for gradc: at what has to be called as eager calls it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.source import FloatTensorSource
+from torch._dynamo.variables import builder
+from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
+from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+from gradc.torch_private.fakes import is_fake
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
+    """Make Dynamo end its graph at autograd.Function, checkpoint and hooks.
+
+    Dynamo has operators of its own for the first two. That for a Function forgets ``set_materialize_grads`` and the Python
+    state that backward reads; that for checkpoint leaves recomputation to a partitioner. Hooks it registers behind the graph,
+    when a tensor may have been written into. Called eagerly, all do what they do. Under ``fullgraph=True`` checkpoint and
+    hooks stay in the graph; a Function raises, with this reason.
+    """
+
+    def breaking(name: str, explanation: str, raises_in_fullgraph: bool = False) -> Callable[[Method], Method]:
+        def make(original: Method) -> Method:
+            @functools.wraps(original)
+            def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+                if is_ours(tx.output.compiler_fn) and (raises_in_fullgraph or not tx.one_graph):
+                    unimplemented(gb_type=name, context=str(self), explanation=explanation, hints=[])
+                return original(self, tx, *args, **kwargs)
+
+            return call
+
+        return make
+
+    function = breaking(
+        "gradc: autograd.Function",
+        "gradc runs autograd.Function as eager does: what it does in backward is known only then.",
+        raises_in_fullgraph=True,
+    )
+    checkpoint = breaking(
+        "gradc: checkpoint",
+        "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled on its own.",
+    )
+    hook = breaking("gradc: hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
+    return Patch(
+        "break_graph_where_eager_is_needed",
+        "Dynamo's own forms of autograd.Function, checkpoint and tensor hooks are not eager's.",
+        (
+            Replace(AutogradFunctionVariable, "call_apply", function),
+            Replace(CheckpointHigherOrderVariable, "_call_function", checkpoint),
+            Replace(TensorVariable, "_method_register_hook", hook),
+        ),
+    )
+
+
+def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
+    """Make Dynamo end its graph at an op that reads the value of an argument.
+
+    It does so by itself, but for a number that the graph takes as a tensor of no dimensions: of that it has a symbol, and would
+    go on with ``torch.narrow(x, 0, start, 2)``. Fake tensors alone know no values, so that graph would run eagerly as a whole.
+    The tensors that Dynamo makes of Python's floats keep their symbols. And ``istft`` it runs in a form that reads no value,
+    where eager's asks whether the window is zero anywhere. Under ``fullgraph=True`` they stay in it, and that is refused.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(e: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            fake = original(e, tx, *args, **kwargs)
+            is_float = isinstance(kwargs.get("source"), FloatTensorSource)
+            if is_fake(fake) and not is_float and not tx.one_graph and is_ours(tx.output.compiler_fn):
+                fake.item_memo = None
+            return fake
+
+        return wrap
+
+    def make_istft(_: None) -> Method:
+        def istft(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+            """None: as if there were no handler."""
+            if is_ours(tx.output.compiler_fn) and not tx.one_graph:
+                unimplemented(
+                    gb_type="gradc: op that reads values",
+                    context="istft",
+                    explanation="gradc runs istft as eager does: it looks at the window's values.",
+                    hints=[],
+                )
+
+        return istft
+
+    return Patch(
+        "break_graph_where_values_are_read",
+        "Of numbers in tensors Dynamo has symbols, of istft a form that reads none; a graph of fake tensors knows no value.",
+        (
+            Replace(builder, "wrap_to_fake_tensor_and_record", make),
+            Replace(TorchInGraphFunctionVariable._get_handlers(), torch.istft, make_istft),
+            Replace(TensorVariable, "method_istft", make_istft),
+        ),
+    )

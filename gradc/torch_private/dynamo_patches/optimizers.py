@@ -1,0 +1,75 @@
+"""torch's optimizers inside compiled code: their steps are not traced."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.types import FrameAction, FrameExecStrategy
+from torch._dynamo.variables.functions import UserFunctionVariable
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) -> Patch:
+    """Leave the steps of torch's optimizers out of graphs; a user's own optimizer is compiled.
+
+    ``note`` is called with the name of an optimizer and the backend, at each step.
+    """
+
+    def make_inline(original: Method) -> Method:
+        @functools.wraps(original)
+        def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
+                unimplemented(
+                    gb_type="gradc: optimizer",
+                    context=self.fn.__name__,
+                    explanation="gradc runs the steps of optimizers as eager does.",
+                    hints=[],
+                )
+            return original(self, tx, *args, **kwargs)
+
+        return inline
+
+    def make_convert(original: Method) -> Method:
+        @functools.wraps(original)
+        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            code, backend = frame.f_code, self._torchdynamo_orig_backend
+            if not (code.co_filename == _OPTIMIZER_BASE or _is_of_an_optimizer(code)) or not is_ours(backend):
+                return original(self, frame, *args, **kwargs)
+            owner = frame.f_locals.get("self") or next(iter(frame.f_locals.get("args", ())), None)
+            if isinstance(owner, torch.optim.Optimizer):
+                is_users = not _is_of_an_optimizer(type(owner).step)
+                if is_users and code.co_filename == _OPTIMIZER_BASE:
+                    return original(self, frame, *args, **kwargs)
+                if code.co_name == ("step" if is_users else "wrapper"):
+                    note(type(owner).__name__, backend)
+            skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+            return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
+
+        return convert
+
+    return Patch(
+        "run_optimizers_eagerly",
+        "Under Dynamo torch's optimizers take other branches, which round otherwise: they ask torch.compiler.is_compiling().",
+        (Replace(UserFunctionVariable, "call_function", make_inline), Replace(ConvertFrame, "__call__", make_convert)),
+    )
+
+
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__)
+
+
+_OPTIMIZER_BASE, *_NO_OPTIMIZERS = (
+    os.path.join(_OPTIMIZERS, name) for name in ("optimizer.py", "lr_scheduler.py", "swa_utils.py")
+)
+
+
+def _is_of_an_optimizer(function: Any) -> bool:
+    path = getattr(inspect.unwrap(function), "__code__", function).co_filename
+    return path.startswith(_OPTIMIZERS) and path not in (_OPTIMIZER_BASE, *_NO_OPTIMIZERS)
