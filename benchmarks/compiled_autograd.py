@@ -14,7 +14,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -85,7 +84,7 @@ def race(model: nn.Module, x: torch.Tensor, contenders: dict[str, Backward], rou
 
 def look_up(model: nn.Module, x: torch.Tensor, rounds: int = 200) -> float:
     """Median seconds of the walk of the graph and the search for its recording, which a hit adds to the replay."""
-    extension: Any = native.extension()
+    extension = native.extension
     times = []
     for _ in range(rounds):
         loss = model(x).square().mean()

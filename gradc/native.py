@@ -1,9 +1,11 @@
 """Load the C++ extension ``gradc._C``, and say whether it serves.
 
-    extension: () -> the module, or None where it was not built
+    is_built:  () -> whether there is one; it is then loaded
+    extension: the module, with the types of gradc/_C.pyi. Ask ``is_built`` first
     status:    () -> Status: whether it serves, and why not
 
 Where the extension was not built, everything runs in Python, more slowly; one that was built for another torch is an error.
+Write ``native.extension.Walk(...)``, not ``from gradc.native import extension``, which would load it when imported.
 """
 
 from __future__ import annotations
@@ -12,9 +14,6 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import sys
-from collections.abc import Iterable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ import torch
 from gradc.errors import VersionError
 
 if TYPE_CHECKING:
-    import gradc._C as _C
+    import gradc._C as extension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,57 +38,35 @@ class Status:
 def status() -> Status:
     """Which executor serves and why, without loading anything that could fail."""
     try:
-        found = extension()
+        if is_built():
+            return Status("native", f"the extension gradc._C, built for torch {extension.torch_version}")
     except VersionError as error:
         return Status("none", str(error))
-    if found is None:
-        return Status("interpreter", "the extension gradc._C was not built: there was no C++ compiler at install time")
-    return Status("native", f"the extension gradc._C, built for torch {found.torch_version}")
+    return Status("interpreter", "the extension gradc._C was not built: there was no C++ compiler at install time")
 
 
-def is_plan(runner: Any) -> bool:
-    """True if ``runner`` is a native plan, which C++ can run by itself."""
-    found = extension()
-    return found is not None and isinstance(runner, found.Plan)
-
-
-def region(layout: Any) -> _C.Region:
-    """The native region made from a gradc.region.native_layout.RegionSpec."""
-    found = extension()
-    assert found is not None, "only a region whose forward is a native plan is made native"
-    return found.Region(layout)
-
-
-def has_gradient_hooks(values: Iterable[Any]) -> bool:
-    """True if something runs when the gradient of one of the leaves among ``values`` arrives."""
-    found = extension()
-    assert found is not None, "asked by native regions"
-    return bool(found.has_gradient_hooks(values))
-
-
-def no_hooks() -> _C.NoHooks | None:
+def no_hooks() -> extension.NoHooks | None:
     """A guard for all hooks of a module and of those below it; None without the extension."""
-    found = extension()
-    return None if found is None else found.NoHooks()
+    return extension.NoHooks() if is_built() else None
 
 
 def before_backward_pass_inside_another() -> None:
     """Put back the edges of segments that the outer pass does without: see nodes/csrc/accumulate.h."""
-    if (loaded := sys.modules.get("gradc._C")) is not None:
-        loaded.show_hidden_edges()
+    if "extension" in globals():  # as long as it is not loaded, there is no segment
+        extension.show_hidden_edges()
 
 
 @functools.cache
-def extension() -> ModuleType | None:
-    """The native part, gradc._C; None where it was not built.
+def is_built() -> bool:
+    """True if there is an extension.
 
     Raises:
         VersionError: if it was built for another torch.
     """
     if importlib.util.find_spec("gradc._C") is None:
-        return None
+        return False
     try:
-        return importlib.import_module("gradc._C")
+        globals()["extension"] = importlib.import_module("gradc._C")
     except VersionError:
         raise
     except ImportError as error:  # symbols that another torch has not
@@ -99,3 +76,11 @@ def extension() -> ModuleType | None:
             "  Install gradc again, which compiles it: "
             "pip install --no-build-isolation --force-reinstall --no-deps gradc"
         ) from error
+    return True
+
+
+def __getattr__(name: str) -> Any:
+    """``extension``, for the first who asks for it before ``is_built``."""
+    if name == "extension" and is_built():
+        return globals()[name]
+    raise AttributeError(f"module 'gradc.native' has no attribute {name!r}" + ": it was not built" * (name == "extension"))

@@ -13,7 +13,7 @@ import gradc
 from gradc import native
 from gradc.ambient import Ambient, AutocastState, ambient, autocast_state, unsupported_mode
 
-needs_extension = pytest.mark.skipif(native.extension() is None, reason="the extension is not built")
+needs_extension = pytest.mark.skipif(not native.is_built(), reason="the extension is not built")
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def each_setting(test):
 
 def seen_in_cpp():
     """The ambient state as C++ sees it, with its names and their order."""
-    fields = native.extension().ambient()
+    fields = native.extension.ambient()
     return {name: AutocastState(value) if name == "autocast" else value for name, value in fields.items()}
 
 
@@ -104,7 +104,7 @@ def walk_key(setting):
     x = torch.randn(3, requires_grad=True)
     loss = torch.tanh(x).sum()
     with setting():
-        return native.extension().Walk([loss], [torch.ones_like(loss)], False, None, True).key
+        return native.extension.Walk([loss], [torch.ones_like(loss)], False, None, True).key
 
 
 @needs_extension
@@ -148,7 +148,7 @@ MODES = {
 def test_modes_that_no_program_serves(name, mode):
     with mode():
         assert unsupported_mode() == name
-        assert native.extension() is None or native.extension().unsupported_mode() == name
+        assert not native.is_built() or native.extension.unsupported_mode() == name
 
 
 def test_a_function_transform_is_served_by_no_program():
@@ -156,7 +156,7 @@ def test_a_function_transform_is_served_by_no_program():
 
     def note(x):
         seen.append(unsupported_mode())
-        seen.append(native.extension().unsupported_mode() if native.extension() else seen[0])
+        seen.append(native.extension.unsupported_mode() if native.is_built() else seen[0])
         return x
 
     torch.func.vmap(note)(torch.zeros(2))

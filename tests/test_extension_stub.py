@@ -46,8 +46,12 @@ def in_module(module: Mapping[str, Any]) -> dict[str, set[str] | None]:
 
 
 def test_stub_and_extension_have_the_same_names():
-    extension = native.extension()
-    if extension is None:
+    if not native.is_built():
         pytest.skip("the extension was not built")
     stub = pathlib.Path(gradc.__file__).with_name("_C.pyi").read_text()
-    assert in_stub(ast.parse(stub).body) == in_module(vars(extension))
+    assert in_stub(ast.parse(stub).body) == in_module(vars(native.extension))
+
+
+def test_a_name_that_native_has_not_is_an_error():
+    with pytest.raises(AttributeError, match="module 'gradc.native' has no attribute 'extensions'"):
+        native.extensions  # noqa: B018

@@ -236,7 +236,7 @@ class _Analysis:
             return False
         if any(call.op in NOT_STRIDED or slot in self.tape.rewritten for call, slot in steps):
             return False
-        if native.extension() is None:
+        if not native.is_built():
             raise UnsupportedError("view of an intermediate that is returned and used inside")
         return True
 

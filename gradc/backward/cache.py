@@ -27,12 +27,12 @@ from gradc.backward.settings import Settings
 from gradc.backward.specialized import CutTape, Retrace, Specialized
 from gradc.backward.trace import Backward, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
+from gradc.executor import is_plan
 from gradc.ir.recorder import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.ir.values import TensorMeta
 from gradc.journal import Fallback, count, fallback, log
-from gradc.native import is_plan
 from gradc.nodes.backward_call import BackwardCall
 from gradc.tape.ctx_state import is_python
 from gradc.tape.tape import Tape

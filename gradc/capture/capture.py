@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,17 +21,18 @@ from gradc.capture.recording import Boundary, Captured, EngineState, Expected, H
 from gradc.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
+if TYPE_CHECKING:
+    from gradc._C import Walk
+
 Values = Sequence[torch.Tensor | None]
 _ROOT = "torch::autograd::GraphRoot (NodeCall 0)"
 
 
-def capture(walk: Any) -> tuple[list[torch.Tensor | None], Captured, Report]:
+def capture(walk: Walk) -> tuple[list[torch.Tensor | None], Captured, Report]:
     """Run the walked graph live, once, and return its results and what was recorded."""
-    extension = native.extension()
-    assert extension is not None
     observer = Observer(walk)
     try:
-        known, results = extension.capture(walk, observer)
+        known, results = native.extension.capture(walk, observer)
         return results, observer.captured(known), observer.report(known)
     finally:
         observer.forget_tensors()
@@ -40,7 +41,7 @@ def capture(walk: Any) -> tuple[list[torch.Tensor | None], Captured, Report]:
 class Observer:
     """Notes what the native run tells of one backward pass. ``tensors`` stand in for the walked ones in a trace."""
 
-    def __init__(self, walk: Any, tensors: list[torch.Tensor] | None = None) -> None:
+    def __init__(self, walk: Walk, tensors: list[torch.Tensor] | None = None) -> None:
         tensors = walk.tensors if tensors is None else tensors
         self.walk = walk
         self._origin = _ROOT
@@ -144,7 +145,7 @@ class Observer:
 
     def forget_tensors(self) -> None:
         """Let go of the live graph and its tensors, which would else live until Python collects cycles."""
-        self.walk = None
+        del self.walk
         self._numbers = {}
         self.recorder.forget_tensors()
 
@@ -171,9 +172,7 @@ class Observer:
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
         """What results of a node must look like on a later run."""
-        extension = native.extension()
-        assert extension is not None
-        described = (extension.metadata_of(value) for value in outputs)
+        described = (native.extension.metadata_of(value) for value in outputs)
         return tuple(
             Expected(head, tuple(numbers), None if value is None else value.dtype)
             for (head, numbers), value in zip(described, outputs, strict=True)

@@ -103,10 +103,8 @@ class LiveRecorder(Recorder):
 
     def _find(self, tensor: torch.Tensor) -> int:
         """The slot of a tensor that came about without a recorded call: another handle, or a number's wrapper."""
-        extension = native.extension()
-        assert extension is not None
         slot = self._find_alias(tensor)
-        if slot is None and extension.is_wrapped_number(tensor):  # made from a constant of the node, which is in the key
+        if slot is None and native.extension.is_wrapped_number(tensor):  # made from a constant of the node, which is in the key
             return self.add_constant(tensor)
         if slot is None:
             self.taint = self.taint or "tensor of unknown origin"

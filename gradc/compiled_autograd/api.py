@@ -11,13 +11,16 @@ runs in torch's own engine, counted in ``gradc.counters["fallbacks"]``. See Note
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gradc.compiled_autograd import cache_misses, graph_module, sessions, settings
 from gradc.compiled_autograd.compilers import Compiler
 from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.compiled_autograd.graph_module import last_graph
 from gradc.config import config
+
+if TYPE_CHECKING:
+    from gradc._C import Recordings
 
 
 def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> contextlib.AbstractContextManager[None]:
@@ -47,7 +50,7 @@ def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextMana
     return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph))
 
 
-def recordings() -> Any:
+def recordings() -> Recordings:
     """What has been captured for the present setting: ``gradc._C.Recordings``."""
     return sessions.session_of(settings.present()).recordings
 

@@ -1,20 +1,23 @@
 """What compiled autograd says in the logs ``compiled_autograd`` and ``compiled_autograd_verbose``.
 
-    miss: Walk -> None          why no recording fits: the closest earlier graph, and the first difference
-    captured: graph -> None     the captured graph, as code
+miss: Walk -> None          why no recording fits: the closest earlier graph, and the first difference
+captured: graph -> None     the captured graph, as code
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradc.ir.values import SHORT_DTYPE
 from gradc.journal import is_heard, is_logged, log
 from gradc.walk.origins import HOW_TO_KNOW, line_of
+
+if TYPE_CHECKING:
+    from gradc._C import Walk
 
 Sizes = tuple[int, ...]
 _CAPACITY = 64
@@ -65,7 +68,7 @@ def reset() -> None:
     _earlier.clear()
 
 
-def miss(walk: Any, is_static: bool = False) -> None:
+def miss(walk: Walk, is_static: bool = False) -> None:
     """Log why no recording fits, and remember this graph for the next miss."""
     root = Seen("torch::autograd::GraphRoot", (), tuple(walk.root_sizes()), walk.root_key())
     graph = Graph(_earlier[-1].number + 1 if _earlier else 0, (root, *(_seen(walk, n) for n in range(walk.num_nodes))))
@@ -77,7 +80,7 @@ def miss(walk: Any, is_static: bool = False) -> None:
     del _earlier[:-_CAPACITY]
 
 
-def _seen(walk: Any, node: int) -> Seen:
+def _seen(walk: Walk, node: int) -> Seen:
     return Seen(
         walk.name(node),
         tuple(walk.edges(node)),

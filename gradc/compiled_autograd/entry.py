@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from gradc.torch_private.autograd import is_inside_backward
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.modes import dispatch_modes
 from gradc.torch_private.patches import Patch, Replace
+
+if TYPE_CHECKING:
+    from gradc._C import Recording, Walk
 
 _UNUSED = (
     "The differentiated Tensor at index {} appears to not have been used in the graph. "
@@ -63,21 +66,19 @@ def run_backward(
     return results if accumulate_grad else _requested(results, allow_unreachable)
 
 
-def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_grad: bool) -> Any:
+def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_grad: bool) -> Walk:
     """The live graph with its key."""
-    extension: Any = native.extension()
     try:
-        return extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
-    except extension.Unsupported as error:
+        return native.extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+    except native.extension.Unsupported as error:
         raise UnsupportedError(str(error)) from error
     except RuntimeError as error:  # a saved tensor was freed, or modified in place: the engine raises where it meets it
         raise UnsupportedError("saved tensor that cannot be read") from error
 
 
-def _replay(walk: Any, recording: Any) -> Sequence[Any]:
-    extension: Any = native.extension()
+def _replay(walk: Walk, recording: Recording) -> Sequence[Any]:
     count("compiled_autograd", "hits")
-    results, gave_up = extension.replay(walk, recording)
+    results, gave_up = native.extension.replay(walk, recording)
     if gave_up:
         count("compiled_autograd", "finished live")
     return results
@@ -100,8 +101,7 @@ def _is_own_tracing() -> bool:
 
 def _refuse_where_eager_is_needed(create_graph: bool) -> None:
     """Raises UnsupportedError if this pass is one that only torch's engine can run."""
-    extension = native.extension()
-    if extension is None or not hasattr(extension, "Walk"):
+    if not native.is_built():
         raise UnsupportedError("no extension")
     if create_graph:
         raise UnsupportedError("create_graph")

@@ -1,13 +1,13 @@
 """Record one backward pass: run it live, once, and keep what was seen for these sizes, and if it can be for all.
 
-    record: (Session, Walk) -> results
+record: (Session, Walk) -> results
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradc import garbage
 from gradc.capture.capture import capture
@@ -22,6 +22,9 @@ from gradc.symbolic.generalise import General, generalise
 from gradc.symbolic.same_calls import Trace
 from gradc.symbolic.terms import fit, fit_sizes
 
+if TYPE_CHECKING:
+    from gradc._C import Walk
+
 
 @dataclasses.dataclass(frozen=True)
 class _Before:
@@ -32,10 +35,10 @@ class _Before:
 
 
 @garbage.set_aside()
-def record(session: Session, walk: Any) -> Sequence[Any]:
+def record(session: Session, walk: Walk) -> Sequence[Any]:
     """Run the pass live, keep what was recorded, and return its results. One that cannot be captured is kept as such."""
     logs.miss(walk, is_static=session.dynamic is False)
-    before = _Before([tensor.storage_offset() for tensor in walk.tensors], _general(session, walk))
+    before = _Before([int(tensor.storage_offset()) for tensor in walk.tensors], _general(session, walk))
     results, captured, report = capture(walk)
     count("compiled_autograd", "captures")
     count("stats", "unique_graphs")
@@ -49,7 +52,7 @@ def record(session: Session, walk: Any) -> Sequence[Any]:
     return results
 
 
-def _general(session: Session, walk: Any) -> General | None:
+def _general(session: Session, walk: Walk) -> General | None:
     """A trace for all sizes, where sizes have changed or are said to be dynamic."""
     met, dynamic = session.met_of(walk), session.dynamic
     if dynamic is False or (met is None and not dynamic) or (met and met.num_refusals >= MAX_REFUSALS):
@@ -63,7 +66,7 @@ def _general(session: Session, walk: Any) -> General | None:
         return None
 
 
-def _keep(session: Session, walk: Any, captured: Captured, before: _Before) -> None:
+def _keep(session: Session, walk: Walk, captured: Captured, before: _Before) -> None:
     """Keep a recording for these sizes, one for all if there is, and what is worth knowing when other sizes come.
 
     Raises:
@@ -77,7 +80,7 @@ def _keep(session: Session, walk: Any, captured: Captured, before: _Before) -> N
     session.note_sizes(walk, captured.boundaries)
 
 
-def _keep_general(session: Session, walk: Any, captured: Captured, general: General, offsets: list[int]) -> None:
+def _keep_general(session: Session, walk: Walk, captured: Captured, general: General, offsets: list[int]) -> None:
     """Keep a trace for all sizes, if at these sizes it is what has just been captured."""
     values = general.fit.values_in(walk.numbers)
     if not general.agrees(Trace.of(captured), values):
@@ -87,7 +90,7 @@ def _keep_general(session: Session, walk: Any, captured: Captured, general: Gene
     count("compiled_autograd", "made dynamic")
 
 
-def _refuse(session: Session, walk: Any, reason: str) -> None:
+def _refuse(session: Session, walk: Walk, reason: str) -> None:
     logs.not_dynamic(reason)
     count("compiled_autograd", "not made dynamic")
     session.note_refusal(walk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradc import native
 from gradc.capture.recording import Boundary, EngineState
@@ -18,6 +18,9 @@ from gradc.compiled_autograd.settings import Setting
 from gradc.errors import UnsupportedError
 from gradc.replay.spec import RecordingSpec
 from gradc.symbolic.generalise import General
+
+if TYPE_CHECKING:
+    from gradc._C import Recording, Walk
 
 MAX_SESSIONS = 16
 MAX_RECORDINGS = 64
@@ -34,7 +37,7 @@ class Structure:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, walk: Any) -> Structure:
+    def of(cls, walk: Walk) -> Structure:
         return cls(walk.key, tuple(walk.order))
 
 
@@ -74,14 +77,14 @@ class Session:
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.recordings: Any = _extension().Recordings(MAX_RECORDINGS)
+        self.recordings = native.extension.Recordings(MAX_RECORDINGS)
         self.lower = lower_with(setting.compiler)
         self.dynamic = setting.dynamic
         self.met = Bounded(MAX_RECORDINGS)
         self.generals = Bounded(MAX_RECORDINGS)
         self._num_misses = 0
 
-    def recording_for(self, walk: Any) -> Any:
+    def recording_for(self, walk: Walk) -> Recording | None:
         """The recording that serves the walked graph, as it is or proven for its sizes; None if it must be captured first.
 
         Raises:
@@ -98,11 +101,11 @@ class Session:
             self._num_misses = 0
         return recording
 
-    def _prove(self, walk: Any) -> Any:
+    def _prove(self, walk: Walk) -> Recording | None:
         """The recording that serves these sizes too, though they are new; None if there is none."""
         recording = self.recordings.find(walk, False)
         general: General | None = self.generals.get(recording)
-        if general is None:
+        if recording is None or general is None:
             return None
         values = recording.symbol_values(walk)
         if not general.is_proven(walk, values):
@@ -110,34 +113,34 @@ class Session:
         self.recordings.prove(recording, values)
         return recording
 
-    def keep(self, walk: Any, spec: RecordingSpec, offsets: list[int]) -> Any:
+    def keep(self, walk: Walk, spec: RecordingSpec, offsets: list[int]) -> Recording:
         """Keep, and return, the recording that ``spec`` describes. ``offsets``: of the walked tensors before the capture."""
-        recording = _extension().Recording(walk, spec, offsets if spec.has_offsets else [])
+        recording = native.extension.Recording(walk, spec, offsets if spec.has_offsets else [])
         self.recordings.keep(recording)
         return recording
 
-    def keep_general(self, walk: Any, general: General, spec: RecordingSpec, values: list[int], offsets: list[int]) -> None:
+    def keep_general(self, walk: Walk, general: General, spec: RecordingSpec, values: list[int], offsets: list[int]) -> None:
         """Keep a recording for all sizes, proven for those at hand."""
         recording = self.keep(walk, spec, offsets)
         self.recordings.prove(recording, values)
         self.generals[recording] = general
 
-    def keep_uncapturable(self, walk: Any) -> None:
+    def keep_uncapturable(self, walk: Walk) -> None:
         """Remember that torch's engine has to run such graphs."""
-        self.recordings.keep(_extension().Recording(walk, None, []))
+        self.recordings.keep(native.extension.Recording(walk, None, []))
 
-    def met_of(self, walk: Any) -> Met | None:
+    def met_of(self, walk: Walk) -> Met | None:
         """What is known of the sizes of this structure."""
         return self.met.get(Structure.of(walk))
 
-    def note_sizes(self, walk: Any, boundaries: tuple[Boundary, ...]) -> None:
+    def note_sizes(self, walk: Walk, boundaries: tuple[Boundary, ...]) -> None:
         """Remember the sizes of this structure, for the next time they differ."""
         known = self.met_of(walk)
         points = (*(known.points if known else ()), tuple(walk.numbers))[-MAX_POINTS:]
         returned = tuple(dataclasses.replace(boundary, after=EngineState()) for boundary in boundaries)  # the rest is large
         self.met[Structure.of(walk)] = Met(points, returned, known.num_refusals if known else 0)
 
-    def note_refusal(self, walk: Any) -> None:
+    def note_refusal(self, walk: Walk) -> None:
         """Remember that a trace for all sizes was of no use."""
         known = self.met_of(walk)
         if known is not None:
@@ -153,12 +156,6 @@ def session_of(setting: Setting) -> Session:
     if session is None:
         session = _sessions[setting.key] = Session(setting)
     return session
-
-
-def _extension() -> Any:
-    extension = native.extension()
-    assert extension is not None, "checked on the way in"
-    return extension
 
 
 def forget() -> None:

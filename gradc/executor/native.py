@@ -1,6 +1,7 @@
 """Run a Program natively: the same kernels in the same order as the interpreter, without Python between them.
 
-    lower: Program -> (list of inputs -> list of outputs)     the list of inputs is emptied
+    lower:   Program -> (list of inputs -> list of outputs)     the list of inputs is emptied
+    is_plan: (what lower made) -> whether C++ can run it by itself
 
 Runs below autograd, in any thread, without the GIL. Where the extension was not built, the interpreter serves, and the
 first call says so once.
@@ -28,11 +29,15 @@ def lower(program: Program) -> Runner:
         UnsupportedError: if a call has no native form, such as a higher-order operator. The interpreter has none such.
         VersionError: if the extension was built for another torch.
     """
-    extension = native.extension()
-    if extension is None:
+    if not native.is_built():
         _warn_once()
         return interpret.lower(program)
-    return extension.Plan(plan_spec(program, extension.out_variants()))
+    return native.extension.Plan(plan_spec(program, native.extension.out_variants()))
+
+
+def is_plan(runner: Runner) -> bool:
+    """True if ``runner`` is a native plan, which C++ can run by itself."""
+    return native.is_built() and isinstance(runner, native.extension.Plan)
 
 
 @functools.cache

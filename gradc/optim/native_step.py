@@ -117,8 +117,7 @@ def update_group(rule: Rule, original: Callable[..., None], *columns: Column, **
 
 def run(formula: Formula, operands: list[Column], steps: Column | None, settings: Settings) -> None:
     """Run ``formula`` for each parameter. Nothing is checked any more."""
-    extension: Any = native.extension()
-    counts = [0.0] * len(operands[0]) if steps is None else extension.advance(steps)
+    counts = [0.0] * len(operands[0]) if steps is None else native.extension.advance(steps)
     numbers = {step: formula.numbers(settings, step) for step in set(counts)}
     _prepared(formula).run(operands, [numbers[step] for step in counts])
 
@@ -132,7 +131,7 @@ def _unusual_setting(rule: Rule, settings: Settings) -> str:
 
 
 def _unusual_state(named: dict[str, Column]) -> str:
-    if native.extension() is None:
+    if not native.is_built():
         return "no extension"
     if is_any_mode_active():
         return "dispatch or function mode"
@@ -152,8 +151,7 @@ def _why_not_native(
     steps: Column | None,
     settings: Settings,
 ) -> str:
-    extension: Any = native.extension()
-    reason = _prepared(formula).why_not(operands) or ("" if steps is None else extension.why_not_steps(steps))
+    reason = _prepared(formula).why_not(operands) or ("" if steps is None else native.extension.why_not_steps(steps))
     if reason:
         return reason
     dtypes = {param.dtype for param in operands[0]}
@@ -162,15 +160,14 @@ def _why_not_native(
 
 
 @functools.cache
-def _prepared(formula: Formula) -> Any:
+def _prepared(formula: Formula) -> native.extension.Update:
     """The native form of ``formula``."""
-    extension: Any = native.extension()
     position = {name: number for number, name in enumerate((*formula.operands, *formula.scratch))}
     operations, num_numbers = [], 0
     for call in formula.calls:
         number = -1 if call.number is None else num_numbers
         num_numbers += call.number is not None
         values = dict(zip("abc", (position[name] for name in call.values)))
-        op = getattr(extension.UpdateOp, call.op)
-        operations.append(extension.Operation(op, position[call.out], **values, number=number))
-    return extension.Update(len(formula.operands), len(formula.scratch), operations)
+        op = getattr(native.extension.UpdateOp, call.op)
+        operations.append(native.extension.Operation(op, position[call.out], **values, number=number))
+    return native.extension.Update(len(formula.operands), len(formula.scratch), operations)

@@ -27,6 +27,7 @@ from gradc.analysis.outputs import AliasUsedInside, Outputs, analyse_outputs, re
 from gradc.analysis.segments import Segment, cut
 from gradc.backward.cache import BackwardCache
 from gradc.backward.settings import Settings
+from gradc.executor import is_plan
 from gradc.ir.program import Program
 from gradc.ir.text import print_program
 from gradc.ir.values import Ref, Sym
@@ -67,10 +68,10 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     run = settings.lower(forward)
     build = functools.partial(_same_settings, settings)
     backwards = BackwardCache(hoisted.tape, segments, settings, name, build, is_split_at_leaves)
-    spec = region_spec(run, hoisted, segments, returned, order, backwards, is_split_at_leaves) if native.is_plan(run) else None
+    spec = region_spec(run, hoisted, segments, returned, order, backwards, is_split_at_leaves) if is_plan(run) else None
     region = Region(
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,
-        None if spec is None else native.region(spec), () if spec is None else tuple(spec.shapes),
+        None if spec is None else native.extension.Region(spec), () if spec is None else tuple(spec.shapes),
     )  # fmt: skip
     log("graphs", lambda: f"forward of {name}\n{print_program(forward)}", lambda: graph_of(name, hoisted, segments, forward))
     return region
@@ -111,7 +112,7 @@ class Region:
     run: Callable[[list[Any]], list[Any]]
     backwards: BackwardCache
     is_split_at_leaves: bool
-    native: Any
+    native: native.extension.Region | None
     shapes: tuple[Sym, ...]
 
     @property
@@ -125,12 +126,14 @@ class Region:
 
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
-        return self.native.direct(direct_outputs(self.outputs.kinds), slow) if self._is_direct else slow
+        if self.native is None or not self._is_direct:
+            return slow
+        return self.native.direct(direct_outputs(self.outputs.kinds), slow)
 
     @property
     def _is_direct(self) -> bool:
         is_simple = not self.tape.symints and not any(isinstance(kind, AliasUsedInside) for kind in self.outputs.kinds)
-        return self.native is not None and is_simple and all(map(is_made_natively, self.hoisted.primals))
+        return is_simple and all(map(is_made_natively, self.hoisted.primals))
 
     @functools.cached_property
     def _makers(self) -> list[Callable[..., Any]]:
@@ -139,7 +142,7 @@ class Region:
     def _must_split(self, inputs: tuple[Any, ...]) -> bool:
         if self.is_split_at_leaves or not self.segments:
             return False
-        return has_gradient_hooks(inputs) if self.native is None else native.has_gradient_hooks(inputs)
+        return has_gradient_hooks(inputs) if self.native is None else native.extension.has_gradient_hooks(inputs)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         if self._must_split(inputs):

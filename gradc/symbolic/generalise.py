@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -28,6 +28,9 @@ from gradc.symbolic.same_calls import Trace, is_same
 from gradc.symbolic.stand_ins import returned, stand_ins
 from gradc.symbolic.terms import Fit, Numbers, term_of
 from gradc.torch_private.fakes import FakeTensorMode, new_shape_env, new_symint
+
+if TYPE_CHECKING:
+    from gradc._C import Walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class General:
         """Does the trace, at these sizes, make the calls of ``other``, in the same order, on the same values?"""
         return is_same(self.trace, self.names, values, other)
 
-    def is_proven(self, walk: Any, values: Sequence[int]) -> bool:
+    def is_proven(self, walk: Walk, values: Sequence[int]) -> bool:
         """Is the trace right for the walked graph, whose sizes these are?"""
         if all(value > 1 for value in values) and self.holds(values):
             return True
@@ -55,7 +58,7 @@ class General:
             return False
 
 
-def generalise(walk: Any, fitted: Fit, met: tuple[Boundary, ...]) -> General:
+def generalise(walk: Walk, fitted: Fit, met: tuple[Boundary, ...]) -> General:
     """Trace the walked graph with symbols in place of what changes. ``met``: the boundaries of the last live capture.
 
     Raises:
@@ -88,7 +91,7 @@ def _in_terms(traced: Captured, names: tuple[sympy.Symbol, ...], met: Mapping[in
     return dataclasses.replace(traced, events=events)
 
 
-def trace(walk: Any, numbers: Numbers, met: Sequence[Boundary], env: Any = None) -> Captured:
+def trace(walk: Walk, numbers: Numbers, met: Sequence[Boundary], env: Any = None) -> Captured:
     """Run the formulas of the walked nodes on fake tensors of the given sizes. The live graph keeps what it saved.
 
     Raises:
@@ -105,16 +108,14 @@ def trace(walk: Any, numbers: Numbers, met: Sequence[Boundary], env: Any = None)
     return traced
 
 
-def _trace(walk: Any, numbers: Numbers, met: Sequence[Boundary], mode: Any) -> Captured:
-    extension = native.extension()
-    assert extension is not None
+def _trace(walk: Walk, numbers: Numbers, met: Sequence[Boundary], mode: Any) -> Captured:
     with mode, torch.no_grad():
         tensors = stand_ins(walk, numbers)
         results = {boundary.node: returned(walk, boundary, numbers) for boundary in met}
     outputs = {node: outputs for node, (outputs, _) in results.items()}
     observer = _TraceObserver(walk, tensors, mode, {node: expected for node, (_, expected) in results.items()})
     try:
-        return observer.captured(extension.trace(walk, observer, tensors, list(numbers), outputs))
+        return observer.captured(native.extension.trace(walk, observer, tensors, list(numbers), outputs))
     finally:
         observer.forget_tensors()
 
@@ -122,7 +123,9 @@ def _trace(walk: Any, numbers: Numbers, met: Sequence[Boundary], mode: Any) -> C
 class _TraceObserver(Observer):
     """An Observer of fake tensors. ``expected``: what boundaries return, by node."""
 
-    def __init__(self, walk: Any, tensors: list[torch.Tensor], mode: Any, expected: Mapping[int, tuple[Expected, ...]]) -> None:
+    def __init__(
+        self, walk: Walk, tensors: list[torch.Tensor], mode: Any, expected: Mapping[int, tuple[Expected, ...]]
+    ) -> None:
         super().__init__(walk, tensors)
         self._mode, self._known = mode, expected
 

@@ -1,14 +1,14 @@
 """Fake tensors that stand in for what a walked graph saved and what its live nodes return, at other sizes than theirs.
 
-    stand_ins: (Walk, numbers) -> fake tensors in place of the walked ones
-    returned: (Walk, Boundary, numbers) -> what the live node is to return, and what that must look like
+stand_ins: (Walk, numbers) -> fake tensors in place of the walked ones
+returned: (Walk, Boundary, numbers) -> what the live node is to return, and what that must look like
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from gradc.capture.recording import Boundary, Expected
 from gradc.errors import UnsupportedError
 from gradc.symbolic.terms import Numbers, Values
 from gradc.torch_private.autograd import storage_key
+
+if TYPE_CHECKING:
+    from gradc._C import Walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +44,18 @@ class _Saved:
         return span + 1
 
 
-def stand_ins(walk: Any, numbers: Numbers) -> list[torch.Tensor]:
+def stand_ins(walk: Walk, numbers: Numbers) -> list[torch.Tensor]:
     """Fake tensors in place of the walked ones, sharing memory as they do. Numbers in tensors stay what they are."""
-    extension = native.extension()
-    assert extension is not None
     shared: dict[int, list[_Saved]] = {}
     saved = _saved(walk, numbers)
     for one in saved:
         shared.setdefault(one.storage, []).append(one)
     memory: dict[int, torch.Tensor] = {}
-    return [
-        one.tensor if extension.is_wrapped_number(one.tensor) else _stand_in(one, shared[one.storage], memory) for one in saved
-    ]
+    is_number = native.extension.is_wrapped_number
+    return [one.tensor if is_number(one.tensor) else _stand_in(one, shared[one.storage], memory) for one in saved]
 
 
-def _saved(walk: Any, numbers: Numbers) -> list[_Saved]:
+def _saved(walk: Walk, numbers: Numbers) -> list[_Saved]:
     saved: list[_Saved] = []
     met: set[int] = set()
     seen = walk.numbers
@@ -83,7 +83,7 @@ def _stand_in(one: _Saved, sharing: Sequence[_Saved], memory: dict[int, torch.Te
     return memory[one.storage].as_strided(shape, stride, one.offset - lowest.offset)
 
 
-def returned(walk: Any, boundary: Boundary, numbers: Numbers) -> tuple[list[torch.Tensor | None], tuple[Expected, ...]]:
+def returned(walk: Walk, boundary: Boundary, numbers: Numbers) -> tuple[list[torch.Tensor | None], tuple[Expected, ...]]:
     """Fakes for what a boundary returns, and what they must look like. Sizes are what the receiving nodes want."""
     outputs: list[torch.Tensor | None] = []
     expected: list[Expected] = []

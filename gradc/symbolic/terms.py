@@ -1,8 +1,8 @@
 """The numbers of a backward pass (sizes, strides, constants) as products of a few symbols.
 
-    fit: numbers met so far -> Fit           what differs, by as few symbols as can be
-    fit_sizes: Walk -> Fit                   from one pass: every size that no leaf has is a symbol
-    Term.at: values of symbols -> a number
+fit: numbers met so far -> Fit           what differs, by as few symbols as can be
+fit_sizes: Walk -> Fit                   from one pass: every size that no leaf has is a symbol
+Term.at: values of symbols -> a number
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
 
 from gradc.errors import UnsupportedError
 from gradc.torch_private.autograd import storage_key
+
+if TYPE_CHECKING:
+    from gradc._C import Walk
 
 Numbers = Sequence[Any]  # ints, or SymInts while tracing
 Values = Sequence[int]
@@ -71,7 +74,7 @@ def fit(points: Sequence[Values]) -> Fit:
     return Fit(terms, tuple(columns.index(symbol) for symbol in symbols))
 
 
-def fit_sizes(walk: Any) -> Fit:
+def fit_sizes(walk: Walk) -> Fit:
     """As ``fit``, from one point: what leaves have stays fixed, every other size of a tensor becomes a symbol."""
     numbers, leaves = walk.numbers, [walk.variable(node) for node in range(walk.num_nodes) if walk.is_leaf(node)]
     leaf_storages = {storage_key(leaf) for leaf in leaves}

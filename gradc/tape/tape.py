@@ -183,10 +183,9 @@ class Tape:
         """The node of the op whose gradient ``node`` makes: the one inside, for an op in place on a view; else itself."""
         if type(node).__name__ != "CopySlices":
             return node
-        extension = native.extension()
-        if extension is None:
+        if not native.is_built():
             raise UnsupportedError("in-place op on a view, without the extension", where=self.line_of(node))
-        return extension.node_in_copy_slices(node)
+        return native.extension.node_in_copy_slices(node)
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

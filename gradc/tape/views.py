@@ -65,11 +65,10 @@ class ViewRecorder(Recorder):
     def _rewrite(self, slot: int, view: torch.Tensor, where: str) -> None:
         if slot in self._not_strided or not is_view(view):
             return
-        extension = native.extension()
-        if extension is None and view._base is not None and view._base.requires_grad:
+        if native.is_built():
+            native.extension.forget_view_function(view)
+        elif view._base is not None and view._base.requires_grad:
             raise UnsupportedError("view of what is written into, without the extension", where=where)
-        if extension is not None:
-            extension.forget_view_function(view)
         self.rewritten.add(slot)
 
 
@@ -124,23 +123,18 @@ def is_recorded(out: torch.Tensor) -> bool:
 
 def is_outdated(view: torch.Tensor) -> bool:
     """True if the node of ``view`` will be made anew when it is next asked for."""
-    extension = native.extension()
-    return extension is not None and extension.is_view_outdated(view)
+    return native.is_built() and native.extension.is_view_outdated(view)
 
 
 def outdate(view: torch.Tensor) -> torch.Tensor:
-    """Make it so."""
-    extension = native.extension()
-    assert extension is not None, "without it, such views are refused"
-    extension.outdate_view(view)
+    """Make it so. Refused without the extension."""
+    native.extension.outdate_view(view)
     return view
 
 
 def as_view_of(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, with its own history, as a view of what it shares memory with."""
-    extension = native.extension()
-    assert extension is not None, "without it, such views are refused"
-    return extension.as_view_of(base, tensor)
+    """``tensor``, with its own history, as a view of what it shares memory with. Refused without the extension."""
+    return native.extension.as_view_of(base, tensor)
 
 
 def view_again(made: ViewStep, tape: Tape) -> Step:

@@ -74,10 +74,8 @@ def cached_cast(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     In another dtype, if it was first cast to that in the autocast context that is open.
     """
-    extension = native.extension()
-    if extension is not None:
-        copy: torch.Tensor = extension.cached_cast(leaf, dtype)
-        return copy
+    if native.is_built():
+        return native.extension.cached_cast(leaf, dtype)
     device = leaf.device.type
     with torch.autocast(device, dtype), _CatchCast() as mode:
         with contextlib.suppress(_Caught):

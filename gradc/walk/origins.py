@@ -12,13 +12,16 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from gradc.backward.cache import BackwardCache
 from gradc.ir.program import Program
 from gradc.ir.sizes import Sizes
+
+if TYPE_CHECKING:
+    from gradc._C import Walk
 
 HOW_TO_KNOW = "user line unknown: run the forward under torch.autograd.detect_anomaly(check_nan=False), but not the backward"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
@@ -47,7 +50,7 @@ class _Segment:
     sizes: Sizes
 
 
-def line_of(walk: Any, node: int) -> str:
+def line_of(walk: Walk, node: int) -> str:
     """See the module's docstring."""
     found = _segment_of(walk, node)
     if found is not None:
@@ -60,7 +63,7 @@ def line_of(walk: Any, node: int) -> str:
     return f"File: {path}:{line} in {function}, code: {code}"
 
 
-def region_of(walk: Any, node: int, gradients: Sequence[torch.Tensor | None]) -> RegionBackward | None:
+def region_of(walk: Walk, node: int, gradients: Sequence[torch.Tensor | None]) -> RegionBackward | None:
     """See the module's docstring. None, too, where the region's tape ran node by node."""
     found = _segment_of(walk, node)
     if found is None:
@@ -71,7 +74,7 @@ def region_of(walk: Any, node: int, gradients: Sequence[torch.Tensor | None]) ->
     return RegionBackward(backward.program, len(backward.saved), found.sizes, found.cache.serial)
 
 
-def _segment_of(walk: Any, node: int) -> _Segment | None:
+def _segment_of(walk: Walk, node: int) -> _Segment | None:
     native = walk.segment(node)
     if native is not None:
         cache, number, symbols = native

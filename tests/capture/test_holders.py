@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(nat
 
 
 def make(walked=(), waiting=()):
-    holders = native.extension().Holders(list(walked))
+    holders = native.extension.Holders(list(walked))
     holders.set_waiting([list(values) for values in waiting])
     return holders
 

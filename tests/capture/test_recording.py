@@ -20,7 +20,7 @@ from gradc.capture.recording import Boundary, Captured, EngineState, HookKind, R
 
 
 def captured(loss: torch.Tensor) -> tuple[Captured, Report]:
-    extension: Any = native.extension()
+    extension = native.extension
     walk = extension.Walk([loss], [torch.ones_like(loss)], False, (), True)
     _, found, report = capture(walk)
     return found, report
@@ -129,7 +129,7 @@ class Seen(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 loss = torch.ones(3, requires_grad=True).sum()
-walk = native.extension().Walk([loss], [torch.ones_like(loss)], False, (), True)
+walk = native.extension.Walk([loss], [torch.ones_like(loss)], False, (), True)
 with Seen():
     capture(walk)
 """

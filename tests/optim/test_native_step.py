@@ -319,7 +319,7 @@ def test_a_formula_with_other_bits_is_not_used(call, monkeypatch):
 
 
 def test_an_update_refuses_operations_that_make_no_sense():
-    extension = native.extension()
+    extension = native.extension
     with pytest.raises(ValueError, match="names value 7, which there is not"):
         extension.Update(2, 1, [extension.Operation(extension.UpdateOp.neg, 7, 0)])
     with pytest.raises(ValueError, match="a result and at least one operand"):

@@ -13,7 +13,7 @@ import gradc
 from gradc import native
 from gradc.region import native_layout
 
-extension: Any = native.extension()
+extension = native.extension
 pytestmark = pytest.mark.skipif(extension is None, reason="the extension was not built")
 
 
@@ -86,4 +86,3 @@ def test_a_direct_output_of_an_unknown_kind(specs):
         region.direct([("values", 0, False, None)], print)
     with pytest.raises(ValueError, match="DirectOutput cannot be None"):
         region.direct([None], print)
-

@@ -154,7 +154,7 @@ def test_a_gradient_that_two_leaves_get_is_given_to_one_as_it_is() -> None:
 
 def recording_of(spec: Any) -> Any:
     loss = torch.ones(3, requires_grad=True).sum()
-    extension: Any = native.extension()
+    extension = native.extension
     walk = extension.Walk([loss], [torch.ones_like(loss)], False, (), True)
     return extension.Recording(walk, spec, [])
 

@@ -146,7 +146,7 @@ def test_second_order_where_the_copy_has_another_dtype():
 @pytest.mark.parametrize("has_extension", [True, False])
 def test_copy(has_extension, monkeypatch):
     if not has_extension:
-        monkeypatch.setattr(native, "extension", lambda: None)
+        monkeypatch.setattr(native, "is_built", lambda: False)
     weight = torch.randn(3, 3, requires_grad=True)
     with autocast(enabled=False):
         first = cached_cast(weight, torch.float16)

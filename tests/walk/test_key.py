@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(nat
 
 def words(loss, inputs=None, accumulates=True):
     """The key in words, by the name of the part."""
-    walk = native.extension().Walk([loss], [torch.ones_like(loss)], False, inputs, accumulates)
+    walk = native.extension.Walk([loss], [torch.ones_like(loss)], False, inputs, accumulates)
     return dict(line.split(": ", 1) for line in walk.describe().splitlines())
 
 
