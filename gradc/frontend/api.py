@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,13 @@ import torch
 from gradc import compiled_autograd
 from gradc.backends import lookup_backend
 from gradc.errors import ConfigError
+from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
-from gradc.frontend.patches import patches
+from gradc.frontend.patches import is_ours, patches
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
-from gradc.torch_private.dynamo import graph_breaks
+from gradc.torch_private.dynamo import backend_of, graph_breaks, is_compiled
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
 _OPTIONS = ()
@@ -41,9 +43,10 @@ def compile(
     """Compile a function or a module for training, with eager's gradients.
 
     Arguments:
-        target: a function, or an nn.Module, which stays a module with its parameters, ``state_dict``, ``train()`` and
-            attributes; or an optimizer of torch.optim, which is returned itself, with a native ``step``. Without it, returns
-            a decorator.
+        target: a function, or an nn.Module: the compiled one is the same module, with its class, parameters, attributes,
+            hooks and keys of ``state_dict``, whose calls run compiled; or an optimizer of torch.optim, which is returned
+            itself, with a native ``step``. What gradc compiled already is compiled with the new options. Without it,
+            returns a decorator.
         backend: a name of ``gradc.list_backends()``.
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
@@ -54,26 +57,53 @@ def compile(
         The compiled target; a decorator if there was none.
 
     Raises:
-        ConfigError: for an argument that is not one of these, or a target that cannot be compiled.
+        ConfigError: for an argument that is not one of these, or a target that cannot be compiled, or that
+            another backend of torch.compile compiled.
         FallbackError: on a call or in its backward, under ``fullgraph=True``.
     """
     _validate(backend, fullgraph, dynamic, memory_budget, options)
     chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
-    if target is None:
-        return Decorator(chosen)
+    return Decorator(chosen) if target is None else _compiled(target, chosen)
+
+
+def _compiled(target: Any, options: CompileOptions) -> Any:
     if isinstance(target, torch.optim.Optimizer):
         return compile_optimizer(target)
     if not callable(target):
         raise ConfigError(f"gradc.compile takes a function, an nn.Module or an optimizer, not {type(target).__name__}.")
-    has_backward = _calls_backward(getattr(target, "__code__", None))
-    whole = fullgraph and not has_backward  # Dynamo always ends its graph at a backward pass; compiled autograd runs that
+    target = _uncompiled(target)
     patches().apply()
-    compiled = torch.compile(target, backend=Backend(chosen), fullgraph=whole, dynamic=dynamic)
     if isinstance(target, torch.nn.Module):
-        assert isinstance(compiled, torch.nn.Module)
-        _forward_hook_registration(compiled, target)
-        return compiled
-    return _capturing(compiled, target, fullgraph) if has_backward else compiled
+        call, forward = _by_dynamo(target, options).forward, types.MethodType(type(target).forward, target)
+        return as_compiled(target, Calls(call, _by_dynamo(forward, options), _compiled, options))
+    has_backward = _calls_backward(getattr(target, "__code__", None))
+    compiled = _by_dynamo(target, options, has_backward)
+    return _capturing(compiled, target, options.fullgraph) if has_backward else compiled
+
+
+def _by_dynamo(target: Any, options: CompileOptions, has_backward: bool = False) -> Any:
+    whole = options.fullgraph and not has_backward  # Dynamo always ends its graph at a backward; compiled autograd runs that
+    return torch.compile(target, backend=Backend(options), fullgraph=whole, dynamic=options.dynamic)
+
+
+def _uncompiled(target: Any) -> Any:
+    """What gradc compiled already, as it was before: the new options hold.
+
+    Raises:
+        ConfigError: for what another compiler compiled.
+    """
+    if isinstance(target, CompiledModule):
+        return target._orig_mod
+    if isinstance(target, types.FunctionType) and target in _captured:
+        return _captured[target]
+    if not is_compiled(target):
+        return target
+    if is_ours(backend_of(target)):
+        return target._orig_mod if isinstance(target, torch.nn.Module) else target._torchdynamo_orig_callable
+    raise ConfigError(
+        "gradc.compile: this is compiled by torch.compile already, with another backend.\n"
+        "  Give gradc.compile the module or the function that it was made of."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,20 +140,17 @@ def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgra
             _refuse_breaks(before)
         return result
 
+    _captured[call] = target
     return call
+
+
+_captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
 def _refuse_breaks(before: dict[str, int]) -> None:
     for reason, times in graph_breaks().items():
         if times > before.get(reason, 0) and not reason.startswith(_ENDS_AT_BACKWARD):
             fallback("graph break", reason.splitlines()[0], fullgraph=True)
-
-
-def _forward_hook_registration(compiled: torch.nn.Module, module: torch.nn.Module) -> None:
-    """Let a hook registered on the compiled module be one of the module itself: Dynamo's wrapper runs none of its own."""
-    for name in dir(module):
-        if name.startswith("register_") and name.endswith("_hook"):
-            compiled.__dict__[name] = getattr(module, name)
 
 
 def _validate(

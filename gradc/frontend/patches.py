@@ -12,6 +12,7 @@ from typing import Any
 
 from gradc import native
 from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.frontend.compiled_module import module_of
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -47,6 +48,7 @@ def patches() -> Patches:
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),
+            dynamo.look_through_compiled_modules(is_ours, module_of),
             dynamo.compile_under_our_settings(is_ours, set_aside),
             dynamo.do_not_time_guards(),
             dynamo.skip_frames_of(_rooms()),

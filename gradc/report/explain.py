@@ -16,6 +16,7 @@ import torch
 
 from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.api import compile
+from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, listening
 from gradc.report.check import copies, differentiate
@@ -94,7 +95,7 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
     Raises:
         ConfigError: for an unknown backend, or an argument that cannot be copied.
     """
-    compiled = function if is_compiled(function) else compile(function, backend=backend)
+    compiled = function if is_compiled(function) or isinstance(function, CompiledModule) else compile(function, backend=backend)
 
     def run(*args: Any) -> Explanation:
         reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -35,8 +36,16 @@ def compilations() -> list[Any]:
 
 
 def is_compiled(target: Any) -> bool:
-    """True for what torch.compile returned."""
-    return isinstance(target, torch._dynamo.OptimizedModule) or hasattr(target, "_torchdynamo_orig_callable")
+    """True for what torch.compile returned; a function that only copied its attributes, by functools.wraps, is none."""
+    is_itself = getattr(target, "_torchdynamo_wrapper_id", None) == id(target)
+    return is_itself and not getattr(target, "_torchdynamo_disable", False)
+
+
+def backend_of(compiled: Any) -> Any:
+    """The backend of what torch.compile returned, in Dynamo's wrappers."""
+    if isinstance(compiled, torch._dynamo.OptimizedModule):
+        return compiled.dynamo_ctx.callback
+    return inspect.getclosurevars(compiled).nonlocals.get("callback")
 
 
 def is_compiled_autograd_enabled() -> bool:

@@ -6,6 +6,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 """
 
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
+from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.optimizers import run_optimizers_eagerly
@@ -21,6 +22,7 @@ __all__ = [
     "guard_module_hooks",
     "keep_ops_whole",
     "keep_views_in_graphs",
+    "look_through_compiled_modules",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
     "skip_frames_of",
