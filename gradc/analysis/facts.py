@@ -1,6 +1,6 @@
 """What can be read off a tape before anything is decided, each thing once.
 
-    analyse: Tape -> Facts
+analyse: Tape -> Facts
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
-from gradc.torch_private.autograd import sequence_nr, storage_key
+from gradc.torch_private.autograd import sequence_nr
 
 Use = tuple[Node, int]  # a node, and the number of one of its next edges
 
@@ -27,7 +27,7 @@ class Facts:
 
     tape: Tape
 
-    @property
+    @functools.cached_property
     def views(self) -> Views:
         return Views(self.tape)
 
@@ -37,11 +37,12 @@ class Facts:
 
     def writes_into(self, tensor: torch.Tensor) -> Sequence[Instruction]:
         """The calls that write into the memory of ``tensor``, in their order."""
-        return [self.tape.program.instructions[number] for number in self._writes.get(_storage(tensor), ())]
+        slot = self.tape.slot_of(tensor)
+        return [] if slot is None else [self.tape.program.instructions[number] for number in self._writes_into(slot)]
 
     def write_before(self, slot: int) -> Instruction | None:
         """The first call that writes into the memory of the tensor in ``slot`` before another makes that tensor."""
-        first = next(iter(self._writes.get(_storage(self.tape.tensor_of(slot)), ())), None)
+        first = next(iter(self._writes_into(slot)), None)
         return self.tape.program.instructions[first] if first is not None and first < self._made_by[slot] else None
 
     @functools.cached_property
@@ -64,13 +65,17 @@ class Facts:
                 stack.append(target)
         return dict(found)
 
+    def _writes_into(self, slot: int) -> Sequence[int]:
+        """The numbers of the calls that write into the memory of ``slot``."""
+        return self._writes.get(self.tape.aliases.root_of(slot), ())
+
     @functools.cached_property
     def _writes(self) -> Mapping[int, Sequence[int]]:
-        """Storage -> the numbers of the calls that write into it."""
+        """Root of a family -> the numbers of the calls that write into its memory."""
         found: dict[int, list[int]] = collections.defaultdict(list)
         for number, call in enumerate(self.tape.program.instructions):
-            for storage in {_storage(self.tape.tensor_of(slot)) for slot in call.writes}:
-                found[storage].append(number)
+            for root in {self.tape.aliases.root_of(slot) for slot in call.writes}:
+                found[root].append(number)
         return dict(found)
 
     @functools.cached_property
@@ -99,7 +104,3 @@ def analyse(tape: Tape) -> Facts:
         if any(id(base) in returned for base in facts.views.between(out)):
             raise UnsupportedError("view of a view, both returned")
     return facts
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return storage_key(tensor)

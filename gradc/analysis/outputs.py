@@ -24,7 +24,7 @@ from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
 from gradc.ir.values import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
-from gradc.torch_private.autograd import sequence_nr, storage_key
+from gradc.torch_private.autograd import sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +140,7 @@ class _Analysis:
         self.values: list[tuple[torch.Tensor, Edge | None]] = []
         self.position_of: dict[int, int] = {}
         self.primal_of = {id(primal.fake): i for i, primal in enumerate(hoisted.primals) if primal.fake is not None}
-        tensors = {id(out): out for out in self.tape.outputs if isinstance(out, torch.Tensor)}
-        self.shared = _shared_storages(list(tensors.values()))
+        self.shown = _times_shown(self.tape)
 
     def run(self) -> Outputs:
         made: dict[int, Output] = {}
@@ -213,12 +212,12 @@ class _Analysis:
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.
 
-        By another view of the same storage; by in-place use, which some views refuse; or by its flag: a view made under
+        By another view of the same memory; by in-place use, which some views refuse; or by its flag: a view made under
         no_grad of a tensor that requires a gradient is a leaf that requires one.
         """
         is_leaf = out.requires_grad and not is_recorded(out)
         is_one_of_many = any(instruction.returns_list for instruction, _ in steps)
-        return is_leaf or is_one_of_many or storage_key(root) in self.shared
+        return is_leaf or is_one_of_many or self.shown[_family_of(self.tape, root)] > 1
 
     def is_last(self, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if inside the region nothing uses the view, nor its root but for it: it may as well be a live view.
@@ -257,10 +256,12 @@ class _Analysis:
                     yield number, tuple(edge_of(self.tape.tensor_of(slot))[0] for _, slot in reversed(steps))
 
 
-def _shared_storages(tensors: list[torch.Tensor]) -> set[int]:
-    """The storages that more than one of the tensors shows."""
-    seen: dict[int, int] = {}
-    for tensor in tensors:
-        key = storage_key(tensor)
-        seen[key] = seen.get(key, 0) + 1
-    return {key for key, times in seen.items() if times > 1}
+def _times_shown(tape: Tape) -> collections.Counter[int | None]:
+    """How many of the outputs, which are different tensors, show the memory of each family of slots."""
+    outputs = {id(out): out for out in tape.outputs if isinstance(out, torch.Tensor)}
+    return collections.Counter(_family_of(tape, out) for out in outputs.values())
+
+
+def _family_of(tape: Tape, tensor: torch.Tensor) -> int | None:
+    slot = tape.slot_of(tensor)
+    return None if slot is None else tape.aliases.root_of(slot)

@@ -73,7 +73,10 @@ def _layout(value: Any) -> Any:
 
 
 def _is_aliased(inputs: list[Any], mutated: tuple[int, ...]) -> bool:
-    """True if a mutated input shares memory with another one: Inductor's code takes all of them to be distinct."""
+    """True if a mutated input shares memory with another one: Inductor's code takes all of them to be distinct.
+
+    Asked of each call's tensors: two inputs may share memory in one call and not in the next, which ir.aliases cannot know.
+    """
     if not mutated:
         return False
     storages = [storage_key(v) if isinstance(v, torch.Tensor) else None for v in inputs]

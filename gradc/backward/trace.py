@@ -17,8 +17,9 @@ from gradc.analysis.segments import Segment
 from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
+from gradc.ir.aliases import declared_views
 from gradc.ir.layouts import has_free_strides
-from gradc.ir.ops import LAZY_VIEWS, is_view_op
+from gradc.ir.ops import LAZY_VIEWS
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 from gradc.ir.values import Ref, Sym, TensorMeta
@@ -135,12 +136,10 @@ def _telling_views(program: Program) -> tuple[int, ...]:
     is_whole: dict[int, bool] = {}
     inputs = set(program.inputs)
     for call in program.instructions:
-        if is_view_op(call.op):
-            base = call.reads[0]
-            for out in (out for out in call.outs if out is not None):
-                size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
-                is_part = size != size_of_base or call.op in LAZY_VIEWS
-                is_whole[out] = not is_part and base not in inputs and is_whole.get(base, True)
+        for out, base in declared_views(call):
+            size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
+            is_part = size != size_of_base or call.op in LAZY_VIEWS
+            is_whole[out] = not is_part and base not in inputs and is_whole.get(base, True)
     return tuple(
         position
         for position, out in enumerate(program.outputs)

@@ -301,11 +301,11 @@ def _made_memory(instruction: Instruction, metas: tuple[Meta | None, ...]) -> tu
 
 def _last_holders(program: Program, metas: tuple[Meta | None, ...], last: dict[int, int]) -> dict[int, Memory]:
     """The last slot to hold each memory that a call of the Program makes, nothing mutates, and nobody keeps."""
-    aliases = Aliases(program)
+    aliases = Aliases(program.instructions)
     made = dict(memory for call in program.instructions if (memory := _made_memory(call, metas)) is not None)
     unchanged = _unchanged(program)
     return {
         max(sorted(slots), key=lambda slot: last[slot]): made[root]
         for root in made
-        if unchanged.issuperset(slots := aliases.family[root]) and last.keys() >= slots
+        if aliases.root_of(root) == root and unchanged.issuperset(slots := aliases.family_of(root)) and last.keys() >= slots
     }

@@ -1,20 +1,28 @@
-"""Which slots of a Program share memory, and until when it is read.
+"""What is a view of what, and what shares memory, among the slots of recorded calls; and until when their memory is read.
 
-    bases_of: Instruction -> {view: base}        Aliases: Program -> families of slots that share memory
+    declared_views: Instruction -> (view, base) pairs, by the schema of its op      bases_of: also where that does not say so
+    Aliases:        calls, noted one by one -> the view calls, and families of slots that share memory
+    Lifetimes:      Program -> until when the memory of a slot is read
 
-A family is what is made as views of one slot, directly or by way of other views, and that slot itself, the root. Families
-may share memory after all: two inputs may, and so may what an op returns and its argument, whatever its schema says. Only
-the memory of an op in ``ops.FRESH`` is known to be the family's own.
+The one answer to these questions: a tape has the Aliases of its calls, made while they were recorded, and a pass makes those
+of the Program it is given. A family is what is made as views of one slot, directly or by way of other views, and that slot
+itself, the root. Families may share memory after all: two inputs may, and so may what an op returns and its argument,
+whatever its schema says; who sees the tensors can say so (``share``). Only the memory of an op in ``ops.FRESH`` is known to
+be the family's own.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gradc.ir.ops import FRESH, HIDDEN_VIEWS
+import torch
+
+from gradc.ir.ops import FRESH, HIDDEN_VIEWS, MOVES_MEMORY
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, leaves
+
+ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 
 
 def bases_of(instruction: Instruction) -> dict[int, int]:
@@ -50,51 +58,96 @@ class Aliases:
     """See the module's docstring.
 
     Attributes:
-        root: slot -> the slot whose family it is in.
-        family: root -> its slots, itself among them.
-        last_read: slot -> index of the last call that reads or makes it.
+        view_calls: slot of each view, by the schema of the op that makes it -> the call that does.
+    """
+
+    def __init__(self, calls: Iterable[Instruction] = ()) -> None:
+        self.view_calls: dict[int, Instruction] = {}
+        self._base: dict[int, int] = {}
+        self._root: dict[int, int] = {}
+        self._families: dict[int, set[int]] = {}
+        for call in calls:
+            self.note(call)
+
+    def note(self, call: Instruction) -> None:
+        """Take the next call into account."""
+        for view, base in declared_views(call):
+            self.view_calls[view], self._base[view] = call, base
+        for view, base in bases_of(call).items():
+            self.share(view, base)
+        if call.op in MOVES_MEMORY:
+            self.share(*call.reads[:2])
+
+    def share(self, slot: int, other: int) -> None:
+        """From here on the two share memory: the root of the second is that of both."""
+        root, joined = self.root_of(other), self.root_of(slot)
+        if root != joined:
+            moved = self._families.pop(joined, {joined})
+            self._families.setdefault(root, {root}).update(moved)
+            self._root.update(dict.fromkeys(moved, root))
+
+    def root_of(self, slot: int) -> int:
+        """The slot whose family this one is in: the same for all that share memory."""
+        return self._root.get(slot, slot)
+
+    def family_of(self, slot: int) -> set[int]:
+        """The slots that share memory with this one, itself among them."""
+        root = self.root_of(slot)
+        return self._families.get(root, {root})
+
+    def views_to(self, slot: int) -> tuple[int, list[ViewStep]]:
+        """What ``slot`` is a view of in the end, and the view calls that lead from it to ``slot``."""
+        steps = []
+        while slot in self.view_calls:
+            steps.append((self.view_calls[slot], slot))
+            slot = self._base[slot]
+        return slot, steps[::-1]
+
+    def source_of(self, slot: int) -> int:
+        """The slot that ``slot`` is a detached handle of; itself, if of none."""
+        while slot in self.view_calls and self.view_calls[slot].op is torch.ops.aten.detach.default:
+            slot = self._base[slot]
+        return slot
+
+
+class Lifetimes:
+    """Until when the memory of the slots of ``program`` is read.
+
+    Attributes:
+        aliases: what shares memory in it.
     """
 
     def __init__(self, program: Program) -> None:
-        self.root = list(range(len(program.slots)))
-        self.family = [{slot} for slot in self.root]
-        self.last_read: dict[int, int] = {}
+        self.aliases = Aliases(program.instructions)
+        self._last_read: dict[int, int] = {}
         self._positions: dict[int, set[int]] = {}
         for position, out in enumerate(program.outputs):
             if isinstance(out, Ref):
                 self._positions.setdefault(out.slot, set()).add(position)
         self._fresh: set[int] = set()
+        self._overwritten: set[int] = set()
         for index, call in enumerate(program.instructions):
             made = [out for out in call.outs if out is not None]
-            self.last_read |= dict.fromkeys((*call.reads, *made), index)
+            self._last_read |= dict.fromkeys((*call.reads, *made), index)
             if call.op in FRESH:
                 self._fresh.update(made)
-            for view, base in bases_of(call).items():
-                self._join(view, base)
 
     def is_free_after(self, slot: int, index: int, *, but_for: int | None = None) -> bool:
         """True if the memory of ``slot`` is its family's own, and call ``index`` or an earlier one reads it last.
 
         ``but_for`` is a position in the outputs that does not count.
         """
-        if self.root[slot] not in self._fresh:
+        if self.aliases.root_of(slot) not in self._fresh:
             return False
-        family = self.family[self.root[slot]]
+        family = self.aliases.family_of(slot) - self._overwritten
         is_kept = any(self._positions.get(other, set()) - {but_for} for other in family)
-        return not is_kept and all(self.last_read.get(other, -1) <= index for other in family)
+        return not is_kept and all(self._last_read.get(other, -1) <= index for other in family)
 
     def is_apart(self, slot: int, other: int) -> bool:
         """True if ``slot``, whose memory is its family's own, shares none with ``other``."""
-        return self.root[slot] != self.root[other]
+        return self.aliases.root_of(slot) != self.aliases.root_of(other)
 
     def pass_on(self, slot: int, to: int) -> None:
         """``to`` is now written over ``slot``: what is a view of one is a view of the other."""
-        self._join(to, slot)
-        self.family[self.root[slot]].discard(slot)
-
-    def _join(self, view: int, base: int) -> None:
-        root, joined = self.root[base], self.family[self.root[view]]
-        if root != self.root[view]:
-            self.family[root] |= joined
-            for slot in joined:
-                self.root[slot] = root
+        self.aliases.share(to, slot)
+        self._overwritten.add(slot)

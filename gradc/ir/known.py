@@ -59,7 +59,10 @@ class KnownTensors:
 
 
 def handle_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What two handles of one value have in common: memory and layout."""
+    """What two handles of one value have in common: memory and layout.
+
+    Not for ``ir.aliases`` to say: these are handles that no recorded call made.
+    """
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     storage = storage_key(tensor)

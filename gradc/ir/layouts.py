@@ -93,7 +93,7 @@ def _laid_out(op: Any, fake: torch.Tensor, wanted: Layout) -> torch.Tensor:
         return fake
     if any(isinstance(number, torch.SymInt) for number in (*fake.size(), *fake.stride())):
         raise UnsupportedError("symbolic sizes of a tensor that its kernel lays out otherwise", str(op))
-    if any(result.alias_info is not None for result in op._schema.returns):
+    if any(result.alias_info is not None for result in op._schema.returns):  # a view, or the argument itself
         return fake.as_strided(size, stride, fake.storage_offset())
     return torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
 

@@ -1,6 +1,6 @@
 """What gradc knows of single ATen ops beyond their schemas: one row a fact, with the reason why it counts.
 
-    op in LAZY_VIEWS            LAZY_VIEWS.why            is_view_op(op), is_random(op), ...: what schema and tags say
+op in LAZY_VIEWS            LAZY_VIEWS.why            is_view_op(op), is_random(op), ...: what schema and tags say
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ NOT_STRIDED = _fact(
     "view_as_real", "view_as_complex", "_conj", "_neg_view", "view.dtype",
 )  # fmt: skip
 HIDDEN_VIEWS = _fact("makes a view, and its schema does not say so", "_unsafe_view")
+MOVES_MEMORY = _fact(
+    "gives its first argument the memory of its second", "set_.source_Tensor", "set_.source_Tensor_storage_offset"
+)
 HANDLES = _fact("below autograd its result is its argument itself, in another handle", "detach", "alias")
 FRESH = _fact(
     "its results have memory of their own, so that a sum may be written over them; there are others that may return their "

@@ -72,7 +72,6 @@ class Recorder(TorchDispatchMode):
         self.instructions: list[Instruction] = []
         self.symbols: dict[sympy.Symbol, tuple[str, int, int]] = {}
         self.known = KnownTensors()
-        self._detached: dict[int, int] = {}
         self._names = Names()
 
     # ---- what is known
@@ -127,10 +126,6 @@ class Recorder(TorchDispatchMode):
     def slot_of_alias(self, tensor: torch.Tensor) -> int | None:
         """The slot of a known tensor that ``tensor`` is a copy of the handle of: same storage, same layout."""
         return self.known.slot_of_alias(tensor)
-
-    def source_of(self, slot: int) -> int:
-        """The slot that ``slot`` is a detached handle of; itself, if of none."""
-        return self._detached.get(slot, slot)
 
     def tensor_of(self, slot: int) -> torch.Tensor:
         """The tensor that a slot first stood for."""
@@ -201,8 +196,6 @@ class Recorder(TorchDispatchMode):
         outs = tuple(self._result(op, leaf) for leaf in leaves(result)) if result is not None else ()
         where, origin = self.place()
         returns_list = isinstance(result, (tuple, list))
-        if op is _aten.detach.default and outs[0] is not None:
-            self._detached[outs[0]] = self.source_of(new_args[0].slot)
         seen = self._seen_by(op)
         call = Instruction(op, new_args, new_kwargs, outs, returns_list, seen, where, origin)
         self.instructions.append(call)

@@ -1,7 +1,7 @@
 """Sums of gradients, made where and as torch's engine makes them.
 
-    add_up:       (Program, groups of outputs) -> the same with each group added up into one output
-    add_in_place: Program -> the same with sums written over an addend that nobody reads any more
+add_up:       (Program, groups of outputs) -> the same with each group added up into one output
+add_in_place: Program -> the same with sums written over an addend that nobody reads any more
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import torch
 
-from gradc.ir.aliases import Aliases
+from gradc.ir.aliases import Lifetimes
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, map_leaves
@@ -26,7 +26,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
     layout, may share memory with others, or are of symbolic size.
     """
     made = {out: index for index, call in enumerate(program.instructions) for out in call.outs if out is not None}
-    memory = Aliases(program)
+    memory = Lifetimes(program)
     written = {slot for call in program.instructions for slot in call.writes}
     slots, outputs = list(program.slots), list(program.outputs)
     sums: dict[int, list[Instruction]] = {}
@@ -59,7 +59,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
 
 def add_in_place(program: Program) -> Program:
     """Write ``a + b`` over ``a`` where a is read for the last time, as the engine does when it adds up gradients."""
-    memory = Aliases(program)
+    memory = Lifetimes(program)
     calls = list(program.instructions)
     renamed: dict[int, int] = {}
     for index, call in enumerate(calls):

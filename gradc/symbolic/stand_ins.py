@@ -45,7 +45,10 @@ class _Saved:
 
 
 def stand_ins(walk: Walk, numbers: Numbers) -> list[torch.Tensor]:
-    """Fake tensors in place of the walked ones, sharing memory as they do. Numbers in tensors stay what they are."""
+    """Fake tensors in place of the walked ones, sharing memory as they do. Numbers in tensors stay what they are.
+
+    They come before any recorded call, so who shares is read off the live tensors: ir.aliases then knows it of the fakes.
+    """
     shared: dict[int, list[_Saved]] = {}
     saved = _saved(walk, numbers)
     for one in saved:

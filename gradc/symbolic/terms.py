@@ -77,6 +77,7 @@ def fit(points: Sequence[Values]) -> Fit:
 def fit_sizes(walk: Walk) -> Fit:
     """As ``fit``, from one point: what leaves have stays fixed, every other size of a tensor becomes a symbol."""
     numbers, leaves = walk.numbers, [walk.variable(node) for node in range(walk.num_nodes) if walk.is_leaf(node)]
+    # Live tensors, which no recorded call made: there is nothing that ir.aliases could know of them.
     leaf_storages = {storage_key(leaf) for leaf in leaves}
     fixed = {0, 1, -1}.union(*({*leaf.shape, *leaf.stride(), leaf.numel()} for leaf in leaves))
     others = [tensor for tensor in walk.tensors if storage_key(tensor) not in leaf_storages]

@@ -92,7 +92,7 @@ class TapeRecorder:
             outputs,
             tuple(saved),
             casts=MappingProxyType(dict(self._casts(primals))),
-            view_calls=MappingProxyType(self.recorder.view_calls),
+            aliases=self.recorder.aliases,
             rewritten=frozenset(self.recorder.rewritten),
             outdated=outdated,
             is_derivative=self.is_derivative,
@@ -120,7 +120,7 @@ class TapeRecorder:
         if slot is None:
             slot = self._lift_constant(tensor)
         if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
-            slot = self.recorder.source_of(slot)
+            slot = self.recorder.aliases.source_of(slot)
         is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
         if tensor.requires_grad and not is_recorded and is_view(tensor):
             raise UnsupportedError("view made under no_grad that backward needs", where=self._where)
@@ -131,7 +131,7 @@ class TapeRecorder:
         for call in self.recorder.instructions:
             if call.op is _aten._to_copy.default and call.origin == _BY_AUTOCAST:
                 # What is saved is unpacked, in a derivative, as a handle of its own.
-                source = self.recorder.source_of(call.args[0].slot) if self.is_derivative else call.args[0].slot
+                source = self.recorder.aliases.source_of(call.args[0].slot) if self.is_derivative else call.args[0].slot
                 position = self.recorder.declared.get(source)
                 if position is not None and self._may_be_kept(call, primals[position]):
                     (slot,) = call.outs
@@ -241,10 +241,8 @@ def _roots(tape: Tape) -> Iterator[torch.Tensor]:
     """What the outputs are views of: a detached one does not lead to the nodes of the other."""
     for out in tape.outputs:
         slot = tape.slot_of(out) if isinstance(out, torch.Tensor) else None
-        while slot is not None and slot in tape.view_calls:
-            slot = tape.view_calls[slot].args[0].slot
         if slot is not None:
-            yield tape.tensor_of(slot)
+            yield tape.tensor_of(tape.aliases.views_to(slot)[0])
 
 
 def _retracing(function: Callable[..., Any], examples: Sequence[Any], names: Sequence[str], tape: Tape) -> Any:

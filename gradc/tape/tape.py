@@ -23,10 +23,11 @@ from torch.autograd.graph import get_gradient_edge
 
 from gradc import native
 from gradc.errors import UnsupportedError
+from gradc.ir.aliases import Aliases
 from gradc.ir.known import KnownTensors
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
-from gradc.ir.values import Instruction, Sym
+from gradc.ir.values import Sym
 from gradc.torch_private.autograd import is_view, sequence_nr
 from gradc.torch_private.fakes import FakeTensorMode
 
@@ -111,7 +112,7 @@ class Tape:
         ctx_tensors: id of each tensor that was found on the ``ctx`` of a node -> the tensor, and its number in ``saved`` if
             it has one.
         casts: slot of each copy that autocast made of an argument -> the argument's position.
-        view_calls: slot of each view -> the call that made it.
+        aliases: what is a view of what, and what shares memory.
         rewritten: slots of the views whose memory was written into after they were made.
         outdated: slots of the outputs that are views whose nodes are made anew when they are next asked for.
         is_derivative: True if the function is itself the backward of a segment of another tape.
@@ -133,7 +134,7 @@ class Tape:
     saved: tuple[Saved, ...] = ()
     ctx_tensors: Mapping[int, tuple[torch.Tensor, int | None]] = _nothing()
     casts: Mapping[int, int] = _nothing()
-    view_calls: Mapping[int, Instruction] = _nothing()
+    aliases: Aliases = dataclasses.field(default_factory=Aliases)
     rewritten: frozenset[int] = frozenset()
     outdated: frozenset[int | None] = frozenset()
     is_derivative: bool = False

@@ -1,6 +1,6 @@
 """Views on a tape: which tensors are views, and of what; and those whose base was written into after they were made.
 
-    ViewRecorder: a Recorder under which such views get the nodes that they get in eager
+    ViewRecorder: a Recorder that knows what shares memory, and gives such views the nodes that they get in eager
     Views:        Tape -> how each view is made
     view_again:   (view call, Tape) -> the same view of another tensor
 
@@ -11,7 +11,6 @@ laid out otherwise. So a view forgets them when its base is written into.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -20,14 +19,14 @@ import torch
 
 from gradc import native
 from gradc.errors import UnsupportedError
-from gradc.ir.ops import NOT_STRIDED, is_view_op
+from gradc.ir.aliases import Aliases, ViewStep, declared_views
+from gradc.ir.ops import MOVES_MEMORY, NOT_STRIDED
 from gradc.ir.recorder import Recorder
-from gradc.ir.values import Instruction, Ref, leaves, map_leaves
+from gradc.ir.values import Ref, leaves, map_leaves
 from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_made_under_no_grad, is_view, storage_key
 
 _aten = torch.ops.aten
-ViewStep = tuple[Instruction, int]  # a view call, and the slot of the result that counts
 Resolve = Callable[[Any], Any]  # a number of the Program's -> the number in a call
 Step = Callable[[torch.Tensor, Resolve], torch.Tensor]
 
@@ -36,31 +35,38 @@ class ViewRecorder(Recorder):
     """See the module's docstring.
 
     Attributes:
-        view_calls: slot of each view -> the call that made it.
+        aliases: what is a view of what, and what shares memory: as the schemas of the ops say, and as the fake tensors show.
         rewritten: slots of the views whose memory was written into after they were made.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.view_calls: dict[int, Instruction] = {}
+        self.aliases = Aliases()
         self.rewritten: set[int] = set()
-        self._views: dict[int, list[tuple[int, torch.Tensor]]] = collections.defaultdict(list)
+        self._first_on: dict[int, int] = {}  # memory -> the first slot that was seen on it
+        self._seen: set[int | None] = set()
         self._not_strided: set[int] = set()
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         super()._note(op, args, kwargs, result)
         call = self.instructions[-1]
-        if op._schema.is_mutable:
-            for storage in {_storage(self.tensor_of(slot)) for slot in call.writes}:
-                for view in self._views[storage]:
-                    self._rewrite(*view, call.where)
-        elif is_view_op(op):
-            is_not_strided = op in NOT_STRIDED or call.reads[0] in self._not_strided
-            for slot, tensor in zip(call.outs, leaves(result), strict=True):
-                if slot is not None:
-                    self.view_calls[slot] = call
-                    self._views[_storage(tensor)].append((slot, tensor))
-                    self._not_strided.update({slot} if is_not_strided else ())
+        if op in MOVES_MEMORY and len(self.aliases.family_of(call.reads[0])) > 1:
+            raise UnsupportedError("tensor with views that is given other memory", where=call.where)
+        self.aliases.note(call)
+        for slot in ({*call.reads, *call.outs} - self._seen) | {*call.writes}:
+            self._see_memory(slot)
+        written = {slot for target in call.writes for slot in self.aliases.family_of(target)}
+        for slot in sorted(written & self.aliases.view_calls.keys()):
+            self._rewrite(slot, self.tensor_of(slot), call.where)
+        if not call.writes:
+            self._not_strided.update(
+                view for view, base in declared_views(call) if op in NOT_STRIDED or base in self._not_strided
+            )
+
+    def _see_memory(self, slot: int | None) -> None:
+        self._seen.add(slot)
+        if slot is not None and (tensor := self.tensor_of(slot)).layout is torch.strided:
+            self.aliases.share(slot, self._first_on.setdefault(storage_key(tensor), slot))
 
     def _rewrite(self, slot: int, view: torch.Tensor, where: str) -> None:
         if slot in self._not_strided or not is_view(view):
@@ -83,14 +89,11 @@ class Views:
         slot = self.tape.slot_of(out)
         if slot is None:
             raise UnsupportedError("output that no recorded call made")
-        made, steps = self.tape.view_calls, []
-        while slot in made:
-            steps.append((made[slot], slot))
-            slot = made[slot].args[0].slot
-            between = self.tape.tensor_of(slot)
-            if slot in made and between.requires_grad and not is_recorded(between):
-                raise UnsupportedError("view of a view made under no_grad")
-        return (self.tape.tensor_of(slot) if steps else out), self._as_rewritten(slot, steps[::-1])
+        root, steps = self.tape.aliases.views_to(slot)
+        between = [self.tape.tensor_of(view) for _, view in steps[:-1]]
+        if any(view.requires_grad and not is_recorded(view) for view in between):
+            raise UnsupportedError("view of a view made under no_grad")
+        return (self.tape.tensor_of(root) if steps else out), self._as_rewritten(root, steps)
 
     def _as_rewritten(self, root: int, steps: list[ViewStep]) -> list[ViewStep]:
         """The steps, in which one as_strided stands for those up to the last view that was rewritten."""
@@ -143,18 +146,14 @@ def view_again(made: ViewStep, tape: Tape) -> Step:
     index = instruction.outs.index(slot)
     mode = not is_made_under_no_grad(tape.tensor_of(slot))
     is_late = slot in tape.outdated
+    if not isinstance(instruction.args[0], Ref) or any(isinstance(leaf, Ref) for leaf in leaves(instruction.args[1:])):
+        raise UnsupportedError("view op with a tensor argument", str(instruction.op), instruction.where)
 
     @torch.set_grad_enabled(mode)
     def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:
-        if any(isinstance(leaf, Ref) for leaf in instruction.args[1:]):
-            raise UnsupportedError("view op with a tensor argument", str(instruction.op))
         args = map_leaves(resolve, instruction.args[1:])
         result = instruction.op(tensor, *args, **map_leaves(resolve, instruction.kwargs))
         view = result[index] if instruction.returns_list else result
         return outdate(view) if is_late else view
 
     return step
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return storage_key(tensor)

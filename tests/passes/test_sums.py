@@ -41,6 +41,15 @@ def test_not_over_an_addend_of_which_a_view_is_read_later():
     assert in_place(step, X, X) == ["mm", "view", "add", "sin"]
 
 
+def test_not_over_an_addend_whose_memory_another_tensor_was_given():
+    def step(x, y):
+        product, other = x.mm(x), torch.empty(0)
+        other.set_(product)
+        return product + y, other.sin()
+
+    assert in_place(step, X, X) == ["mm", "empty", "detach", "set_", "add", "sin"]
+
+
 def test_not_over_a_sum_of_which_a_view_is_read_later():
     """The first sum is written over the product; its view is then one of the product's memory too."""
 
