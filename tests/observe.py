@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -177,6 +178,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseException):
         return (type(value).__name__, str(value))
+    if isinstance(value, numpy.ndarray | numpy.generic):
+        return (type(value), value.dtype, value.shape, value.tobytes())
     if isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | None):
         return value
     return repr(type(value))
@@ -188,6 +191,7 @@ def _state() -> dict[str, Any]:
         "autocast contexts open": autocast_nesting(),
         "torch generator": torch.get_rng_state(),
         "python generator": hash(random.getstate()),
+        "numpy generator": repr(numpy.random.get_state(legacy=False)["state"]),
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),

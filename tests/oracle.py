@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from gradc.torch_private.modes import close_autocast
@@ -117,6 +118,7 @@ def compare_runs(
 def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0) -> Observation:
     """One run of ``step`` from fixed seeds, observed."""
     random.seed(seed)
+    numpy.random.seed(seed)
     torch.manual_seed(seed)
     _reset_modes()
     inputs = tuple(make() for make in makers)

@@ -43,6 +43,8 @@ def patches() -> Patches:
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
+            dynamo.leave_closed(is_ours),
+            dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.unpack_whole_tensors(is_ours),

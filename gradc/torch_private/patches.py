@@ -9,6 +9,7 @@ once, also where this module was loaded again, and ``undo`` puts back the very o
 from __future__ import annotations
 
 import dataclasses
+import dis
 import threading
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
@@ -99,7 +100,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Replace:
-    """An attribute of a class or module, or an item of a dictionary, and what makes the new one of the old.
+    """An attribute of a class or module, or an item of a dictionary or list, and what makes the new one of the old.
 
     ``make`` gets None where there was none.
     """
@@ -133,13 +134,15 @@ class Replace:
 
     @property
     def _namespace(self) -> MutableMapping[Any, Any]:
+        if isinstance(self.owner, list):
+            return dict(enumerate(self.owner))
         return self.owner if isinstance(self.owner, dict) else vars(self.owner)
 
     def _set(self, value: Any) -> None:
-        is_dict, is_gone = isinstance(self.owner, dict), value is _MISSING
-        if is_dict and is_gone:
+        has_items, is_gone = isinstance(self.owner, (dict, list)), value is _MISSING
+        if has_items and is_gone:
             del self.owner[self.name]
-        elif is_dict:
+        elif has_items:
             self.owner[self.name] = value
         elif is_gone:
             delattr(self.owner, self.name)
@@ -147,6 +150,8 @@ class Replace:
             setattr(self.owner, self.name, value)
 
     def __str__(self) -> str:
+        if isinstance(self.owner, list):
+            return f"Dynamo's handler of {dis.opname[self.name]}"
         if isinstance(self.owner, dict):
             return f"Dynamo's handler of {getattr(self.name, '__name__', self.name)}"
         owner = self.owner.__name__

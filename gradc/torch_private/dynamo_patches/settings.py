@@ -15,8 +15,8 @@ from torch._dynamo.convert_frame import ConvertFrameAssert
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-# Guard against hooks registered later; do not time the bytecode before each graph.
-_OUR_SETTINGS = {"skip_nnmodule_hook_guards": False, "record_runtime_overhead": False}
+# Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch.
+_OUR_SETTINGS = {"skip_nnmodule_hook_guards": False, "record_runtime_overhead": False, "trace_numpy": False}
 
 
 _users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)

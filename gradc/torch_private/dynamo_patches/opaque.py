@@ -1,0 +1,160 @@
+"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, generators of Python's.
+
+Dynamo puts torch's operators in the place of NumPy's functions, and inlines the Python that a TorchScript function was made
+from. Both are other programs: they draw from another generator, and add up in another order. Here such a value is handed on
+as it is, and whatever asks anything of it but its type and identity ends the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy
+import torch
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import LocalSource
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
+from torch._dynamo.variables.tensor import TensorVariable
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of value that stays closed: its types, and what a graph break at one says."""
+
+    types: tuple[type, ...]
+    name: str
+    explanation: str
+
+
+NUMPY = Kind(
+    (numpy.ndarray, numpy.generic, numpy.finfo, numpy.iinfo),
+    "gradc: NumPy",
+    "gradc calls NumPy itself: torch's operators round otherwise, and draw from torch's generator.",
+)
+TORCHSCRIPT = Kind(
+    (torch.jit.ScriptFunction, torch.jit.ScriptModule),
+    "gradc: TorchScript",
+    "gradc runs what TorchScript compiled as eager does: the Python that it was made from is another program.",
+)
+RANDOM = Kind(
+    (random.Random,),
+    "gradc: generator of Python's",
+    "gradc draws from random.Random as eager does: Dynamo would draw from a copy of it.",
+)
+
+
+class OpaqueVariable(VariableTracker):
+    """A value of which Dynamo knows the type and where it came from. Every method that would look into it ends the graph.
+
+    Its own methods are known by name, so that the graph ends where one is called. A number that is no local variable (a
+    constant, or an attribute) goes into calls of torch as Python's own: torch makes the same of both, but for bool and complex.
+    """
+
+    def __init__(self, value: Any, kind: Kind, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.value = value
+        self.kind = kind
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
+        if not callable(getattr(self.value, name, None)):
+            _end_graph(self.kind, f"{type(self.value).__name__}.{name}")
+        return GetAttrVariable(self, name)
+
+    def as_proxy(self) -> Any:
+        is_number = type(self.value) in _NUMBERS
+        if not is_number or isinstance(self.source, LocalSource):  # a local one tends to be another at each call
+            _end_graph(self.kind, f"{type(self.value).__name__} as an argument")
+        install_guard(self.make_guard(GuardBuilder.EQUALS_MATCH))
+        return self.value.item()
+
+
+def _ends_the_graph(name: str) -> Callable[..., NoReturn]:
+    def method(self: OpaqueVariable, *_: Any, **__: Any) -> NoReturn:
+        _end_graph(self.kind, f"{type(self.value).__name__}: {name}")
+
+    return method
+
+
+def _end_graph(kind: Kind, context: str) -> NoReturn:
+    unimplemented(gb_type=kind.name, context=context, explanation=kind.explanation, hints=[])
+
+
+_NUMBERS = {numpy.dtype(code).type for code in "bhilqBHILQefd"}
+_QUESTIONS = {
+    "call_function",
+    "call_method",
+    "call_obj_hasattr",
+    "const_getattr",
+    "mp_length",
+    "next_variable",
+    "sq_contains",
+    "sq_length",
+    "unpack_var_sequence",
+}
+for _name in vars(VariableTracker):
+    if _name in _QUESTIONS or _name.endswith("_impl"):
+        setattr(OpaqueVariable, _name, _ends_the_graph(_name))
+
+
+def leave_closed(is_ours: IsOurs) -> Patch:
+    """Hand on arrays and TorchScript as they are, and end the graph where NumPy or TorchScript is called.
+
+    The functions of NumPy have a setting of Dynamo's for this, ``trace_numpy``; it says nothing of arrays.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(self: Any, value: Any) -> Any:
+            kind = _kind_of(value)
+            if kind is None or not is_ours(self.tx.output.compiler_fn):
+                return original(self, value)
+            self.install_guards(GuardBuilder.TYPE_MATCH)
+            return OpaqueVariable(value, kind, source=self.source)
+
+        return wrap
+
+    def make_call(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _end_graph(NUMPY, getattr(self.value, "__name__", str(self.value)))
+            return original(self, tx, *args, **kwargs)
+
+        return call
+
+    def make_array(_: None) -> Method:
+        def method(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+            """None: as if there were no method."""
+            if is_ours(tx.output.compiler_fn):
+                _end_graph(NUMPY, "Tensor.__array__")
+
+        return method
+
+    return Patch(
+        "leave_closed",
+        "Dynamo takes torch's operators for NumPy's, and the Python that TorchScript was made from for what it compiled.",
+        (
+            Replace(VariableBuilder, "_wrap", make),
+            Replace(NumpyVariable, "call_function", make_call),
+            Replace(TensorVariable, "method___array__", make_array),
+        ),
+    )
+
+
+def _kind_of(value: Any) -> Kind | None:
+    for kind in (NUMPY, TORCHSCRIPT, RANDOM):
+        if isinstance(value, kind.types):
+            return kind
+    return None

@@ -1,0 +1,42 @@
+"""Operators that Dynamo cannot put into a graph end it there, and the next graph begins behind them."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase, break_graph_if_unsupported
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_OPERATORS = ("BINARY_OP", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "UNARY_NOT", "CONTAINS_OP", "LOAD_ATTR")
+
+
+def resume_behind_operators(is_ours: IsOurs) -> Patch:
+    """End graphs at operators and attributes, as Dynamo ends them at calls, and go on behind them."""
+
+    def make(original: Method) -> Method:
+        breaking = break_graph_if_unsupported(push=True, msg_prefix="An operator or attribute that cannot be traced")(original)
+
+        @functools.wraps(original)
+        def operate(self: Any, inst: Any) -> Any:
+            is_method = inst.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and inst.arg % 2  # leaves two values
+            return (breaking if not is_method and is_ours(self.output.compiler_fn) else original)(self, inst)
+
+        return operate
+
+    tables = [translator.dispatch_table for translator in _translators(InstructionTranslatorBase)]
+    return Patch(
+        "resume_behind_operators",
+        "Where Dynamo meets an operator that it cannot trace, it leaves the rest of the function alone.",
+        tuple(Replace(table, dis.opmap[name], make) for table in tables for name in _OPERATORS if name in dis.opmap),
+    )
+
+
+def _translators(base: type[Any]) -> Iterator[Any]:
+    yield base
+    for derived in base.__subclasses__():
+        yield from _translators(derived)
