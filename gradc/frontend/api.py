@@ -45,8 +45,8 @@ def compile(
     Arguments:
         target: a function, or an nn.Module: the compiled one is the same module, with its class, parameters, attributes,
             hooks and keys of ``state_dict``, whose calls run compiled; or an optimizer of torch.optim, which is returned
-            itself, with a native ``step``. What gradc compiled already is compiled with the new options. Without it,
-            returns a decorator.
+            itself, with a native ``step``. What gradc compiled already is compiled with the new options; what
+            TorchScript compiled is returned as it is, counted. Without it, returns a decorator.
         backend: a name of ``gradc.list_backends()``.
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
@@ -71,6 +71,9 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         return compile_optimizer(target)
     if not callable(target):
         raise ConfigError(f"gradc.compile takes a function, an nn.Module or an optimizer, not {type(target).__name__}.")
+    if isinstance(target, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        fallback("TorchScript", type(target).__name__, fullgraph=options.fullgraph)
+        return target
     target = _uncompiled(target)
     patches().apply()
     if isinstance(target, torch.nn.Module):
