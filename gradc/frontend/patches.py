@@ -39,6 +39,7 @@ def patches() -> Patches:
         (
             LOG_NAMES,
             INTERCEPT,
+            dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.keep_ops_whole(is_ours),
@@ -47,6 +48,7 @@ def patches() -> Patches:
             dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
+            dynamo.set_process_state_eagerly(is_ours),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),

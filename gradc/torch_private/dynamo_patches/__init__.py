@@ -7,15 +7,18 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
+from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
 __all__ = [
+    "answer_as_in_eager",
     "break_graph_where_eager_is_needed",
     "break_graph_where_values_are_read",
     "call_natively",
@@ -29,6 +32,7 @@ __all__ = [
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
+    "set_process_state_eagerly",
     "skip_frames_of",
     "unpack_whole_tensors",
 ]

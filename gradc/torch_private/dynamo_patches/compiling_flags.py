@@ -1,0 +1,92 @@
+"""``torch.compiler.is_compiling()`` and its like in code that gradc compiles: False, as in eager.
+
+Libraries take another way where they are told that they are compiled: one that rounds otherwise, or draws other numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import external_utils
+from torch._dynamo.exc import raise_observed_exception
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import CallFunctionNoArgsSource
+from torch._dynamo.variables import VariableTracker
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch.nn.modules import activation
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_QUESTIONS = (
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch.compiler.is_exporting,
+    torch._utils.is_compiling,
+    external_utils.is_compiling,
+    torch._dynamo.eval_frame._is_in_optimized_module,
+    activation._is_make_fx_tracing,
+)
+_TORCH = os.path.dirname(torch.__file__)
+_OPERATORS = tuple(  # what asks in order to become an operator, or is Dynamo's own: there is no other way through it
+    os.path.join(_TORCH, *name.split("/"))
+    for name in ("_higher_order_ops/", "_functorch/", "_dynamo/", "nn/attention/flex_attention.py")
+)
+
+
+def answer_as_in_eager(is_ours: IsOurs) -> Patch:
+    """Tell code that asks whether it is compiled, traced or exported that it is not.
+
+    Dynamo answers while it traces; what it runs while it compiles, and every other thread meanwhile, asks a global flag: that
+    is not raised for gradc. Not told are torch's own operators that take functions, such as ``torch.cond``.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def answer(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            is_told = is_ours(tx.output.compiler_fn) and not tx.f_code.co_filename.startswith(_OPERATORS)
+            return VariableTracker.build(tx, False) if is_told else original(self, tx, *args, **kwargs)
+
+        return answer
+
+    def make_capturing(original: Method | None) -> Method:
+        def is_capturing(self: Any, tx: Any) -> Any:
+            """What it answers now, and a guard; a build of torch without such devices raises."""
+            if not is_ours(tx.output.compiler_fn):
+                return original(self, tx) if original is not None else None
+            try:
+                answer = self.value()
+            except RuntimeError as error:
+                raise_observed_exception(RuntimeError, tx, args=list(error.args))
+            if self.source is None:
+                return None
+            install_guard(CallFunctionNoArgsSource(self.source).make_guard(GuardBuilder.EQUALS_MATCH))
+            return VariableTracker.build(tx, answer)
+
+        return is_capturing
+
+    def make_session(original: Method) -> Method:
+        @functools.wraps(original)
+        @contextlib.contextmanager
+        def session() -> Iterator[None]:
+            with contextlib.nullcontext() if is_compiling_for_gradc() else original():
+                yield
+
+        return session
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    return Patch(
+        "answer_as_in_eager",
+        "Told that they are compiled, libraries take another way than in eager, and round otherwise.",
+        (
+            *(Replace(handlers, question, make) for question in _QUESTIONS),
+            Replace(handlers, torch.cuda.is_current_stream_capturing, make_capturing),
+            Replace(handlers, torch.xpu.is_current_stream_capturing, make_capturing),
+            Replace(torch.compiler, "_compile_session_context", make_session),
+        ),
+    )
