@@ -187,6 +187,8 @@ class _Analysis:
                 raise UnsupportedError("view of an intermediate that has other uses after it")
 
     def value(self, out: torch.Tensor) -> Value:
+        if out.requires_grad and not is_recorded(out):
+            raise UnsupportedError("leaf made inside the region")
         if id(out) not in self.position_of:
             self.position_of[id(out)] = len(self.values)
             self.values.append((out, edge_of(out) if is_recorded(out) else None))

@@ -1,6 +1,7 @@
 """Formulas of nodes whose own C++ code takes another path on fake tensors than on real ones.
 
     replacing:  (Tape, Recorder, nodes, create_graph) -> a context in which the engine runs these nodes by FORMULAS
+    differs_on_fakes: node -> True if its C++ code is not right there, with or without recording
     formula_of: (node, create_graph) -> Formula or None
     refuse_other_formulas: (Tape, Segment, create_graph) -> None; raises for a node that would need one and has none
 
@@ -242,6 +243,11 @@ def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> N
         is_hidden = op is not node and formula_of(op, create_graph) is not None  # no hook gets there
         if is_hidden or op.name() in names or (op.name() == "LinalgEighBackward0" and _is_complex(op)):
             raise UnsupportedError("formula that differs on fake tensors", op.name(), tape.line_of(node))
+
+
+def differs_on_fakes(node: Node) -> bool:
+    """True if what the node's C++ code does on fake tensors may be other than on real ones, with or without recording."""
+    return node.name() in FORMULAS or node.name() in _ASKS_UNDER_CREATE_GRAPH
 
 
 def _is_complex(node: Node) -> bool:

@@ -50,7 +50,7 @@ def run_nodes(
         if recorder is not None:
             stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
         if recorder is not None and not create_graph:
-            stack.enter_context(_telling_sums(recorder, segment.nodes))
+            stack.enter_context(telling_sums(recorder, segment.nodes))
         stack.enter_context(_reading(segment, found))
         stack.enter_context(_staying_inside(tape, segment, targets, [edge for edge, _ in silent]))
         sums = engine_grad([edge for edge, _ in starts], targets, [tangent for _, tangent in starts], create_graph)
@@ -94,7 +94,7 @@ def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: l
 
 
 @contextlib.contextmanager
-def _telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
+def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
     """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
 
     def begin(grads: Any) -> None:

@@ -25,6 +25,7 @@ from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
 from gradc.torch_private.autograd import is_inside_backward
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
+from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.modes import dispatch_modes
 from gradc.torch_private.patches import Patch, Replace
 
@@ -52,7 +53,7 @@ def run_backward(
         FallbackError: under ``fullgraph=True``, if torch's engine has to run it.
     """
     setting = present()
-    if _is_own_tracing():
+    if _is_own_tracing() or _is_tried_out(tensors):
         return NotImplemented
     try:
         _refuse_where_eager_is_needed(create_graph)
@@ -97,6 +98,11 @@ def _requested(results: Sequence[Any], allow_unreachable: bool) -> tuple[Any, ..
 def _is_own_tracing() -> bool:
     """True for a backward pass that gradc itself records."""
     return bool(unsupported_mode()) and any(isinstance(active, Recorder) for active in dispatch_modes())
+
+
+def _is_tried_out(tensors: Any) -> bool:
+    """True for a pass between fake tensors: Dynamo looks what it gives."""
+    return any(isinstance(tensor, torch.Tensor) and is_fake(tensor) for tensor in tensors)
 
 
 def _refuse_where_eager_is_needed(create_graph: bool) -> None:

@@ -27,7 +27,7 @@ from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.dynamo import backend_of, graph_breaks, is_compiled
 
-_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "using `torch.autograd.grad`")  # as Dynamo words it
+_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "autograd.grad ", "gradc: autograd.grad")  # as Dynamo words it
 _OPTIONS = ()
 
 

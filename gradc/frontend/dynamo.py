@@ -26,7 +26,7 @@ from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import is_cut_off, is_saving_hooked_by_user
+from gradc.torch_private.autograd import is_cut_off, is_heard, is_saving_hooked_by_user
 
 
 class Backend:
@@ -78,7 +78,7 @@ def _guarded(
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
-        if reason := unsupported_mode() or _what_is_unusual(inputs):
+        if reason := unsupported_mode() or _what_is_unusual(inputs) or _what_inner_gradients_miss(region, inputs):
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         with contextlib.suppress(CacheError):
@@ -87,6 +87,16 @@ def _guarded(
         return eagerly(*inputs)
 
     return region.guarded(torch.compiler.disable(call))
+
+
+def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:
+    """What lies outside of the region and an engine's pass inside would come to."""
+    for inner in region.tape.inner_gradients:
+        if any(not inputs[position].is_leaf for position in inner.must_be_leaves):
+            return "gradient inside that leads outside"
+        if any(is_heard(inputs[position]) for position in inner.wanted):
+            return "hook on what a gradient inside is for"
+    return ""
 
 
 def _what_is_unusual(inputs: Sequence[Any]) -> str:

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
+from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend.cells import decomposed
 from gradc.ir.recorder import is_cast_for
 from gradc.tape.record import TapeRecorder
@@ -113,6 +114,8 @@ class _Runner(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
             return _Runner(args[0], self.tape).run(*args[1:], enable_io_processing=False)
+        if target is torch.autograd.grad:
+            return grad_inside(self.tape, *args, **kwargs)
         return super().call_function(decomposed(target, args), args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:

@@ -11,6 +11,7 @@ import pkgutil
 from typing import Any
 
 from gradc import native
+from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.compiled_module import module_of
 from gradc.garbage import set_aside
@@ -49,6 +50,7 @@ def patches() -> Patches:
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.set_process_state_eagerly(is_ours),
+            dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),

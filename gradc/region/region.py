@@ -132,8 +132,9 @@ class Region:
 
     @property
     def _is_direct(self) -> bool:
-        is_simple = not self.tape.symints and not any(isinstance(kind, AliasUsedInside) for kind in self.outputs.kinds)
-        return is_simple and all(map(is_made_natively, self.hoisted.primals))
+        is_simple = not any(isinstance(kind, AliasUsedInside) for kind in self.outputs.kinds)
+        is_free = not self.tape.symints and not self.tape.inner_gradients  # of what has to be looked at before
+        return is_simple and is_free and all(map(is_made_natively, self.hoisted.primals))
 
     @functools.cached_property
     def _makers(self) -> list[Callable[..., Any]]:

@@ -26,7 +26,7 @@ from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.fakes import fake_primal
 from gradc.tape.saves import saved_by
-from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of, weakly
+from gradc.tape.tape import Edge, InnerGradient, Node, Primal, Saved, Tape, Unpacker, edge_of, weakly
 from gradc.tape.views import ViewRecorder, is_outdated
 from gradc.torch_private.autograd import (
     forget_view_node,
@@ -46,12 +46,14 @@ _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
 class TapeRecorder:
     """A tape in the making. The function that is recorded gets it, to say which line of the user's it is at.
 
-    ``recorder`` notes what it calls.
+    ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool, is_nested: bool) -> None:
         self.fake_mode, self.is_derivative, self.is_nested = fake_mode, is_derivative, is_nested
         self.recorder = ViewRecorder(name, lift=self._lift_constant, place=self._place)
+        self.primals: Sequence[Primal] = ()
+        self.inner_gradients: list[InnerGradient] = []
         self._where = ""
         self._lines: list[tuple[int, str]] = []
         self._may_cast = is_derivative and is_nested
@@ -70,6 +72,7 @@ class TapeRecorder:
     def run(self, function: Callable[..., Any], primals: Sequence[Primal], fakes: Sequence[Any]) -> Tape:
         """Run ``function`` on the declared inputs: the tape as it is when it returns."""
         symints, first_sequence_nr = _symints(self.recorder, fakes), next_sequence_nr()
+        self.primals = primals
         saved: list[Saved] = []
         unpacker = Unpacker(lambda index: tensors[index])
         tensors: list[torch.Tensor] = []  # without their nodes, some of which must go: see _letting_go_of_written_views
@@ -97,6 +100,7 @@ class TapeRecorder:
             outdated=outdated,
             is_derivative=self.is_derivative,
             is_nested=self.is_nested,
+            inner_gradients=tuple(self.inner_gradients),
             has_custom_ops=any(call.op.namespace not in ("aten", "prim", "prims") for call in program.instructions),
             first_sequence_nr=first_sequence_nr,
             lines=tuple(self._lines),
@@ -119,12 +123,22 @@ class TapeRecorder:
             slot = self.recorder.slot_of_alias(tensor)
         if slot is None:
             slot = self._lift_constant(tensor)
-        if self.is_derivative:  # an unpacked tensor is a detached handle, but its history is that of what was packed
-            slot = self.recorder.aliases.source_of(slot)
+        if self.is_derivative or self.inner_gradients:
+            slot = self._packed_before(slot)
         is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
         if tensor.requires_grad and not is_recorded and is_view(tensor):
             raise UnsupportedError("view made under no_grad that backward needs", where=self._where)
         return Saved(slot, edge_of(tensor) if is_recorded else None, tensor, tensor._version)
+
+    def _packed_before(self, slot: int) -> int:
+        """An unpacked tensor is a detached handle, but its history is that of what was packed."""
+        source, slots = self.recorder.aliases.source_of(slot), self.recorder.slots
+        is_same = self.is_derivative or slots[source].meta == slots[slot].meta
+        return source if is_same else slot
+
+    @staticmethod
+    def is_cast_by_autocast(call: Instruction) -> bool:
+        return call.origin == _BY_AUTOCAST
 
     def _casts(self, primals: Sequence[Primal]) -> Iterator[tuple[int, int]]:
         """The copies that autocast might keep: slot of the copy, position of the argument."""

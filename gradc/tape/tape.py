@@ -72,6 +72,23 @@ class Primal:
         return None if step is None else lambda primals, sizes: step(primals[self.of], sizes)
 
 
+@dataclasses.dataclass(frozen=True)
+class InnerGradient:
+    """A call of torch.autograd.grad inside the function: the positions of the primals that it came to.
+
+    ``wanted`` are those whose gradient was asked for. Torch's engine did on the tape what it does in eager, if outside of the
+    region no history leads from a primal that it came to on to one that is wanted, and no hook listens at one that is wanted.
+    """
+
+    reached: frozenset[int]
+    wanted: frozenset[int]
+
+    @property
+    def must_be_leaves(self) -> frozenset[int]:
+        """The primals that may have no history: all, but for one that alone is wanted, since the engine ends there."""
+        return frozenset(position for position in self.reached if self.wanted - {position})
+
+
 def weakly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """``function``, without keeping it alive."""
     reference = weakref.ref(function)
@@ -117,6 +134,7 @@ class Tape:
         outdated: slots of the outputs that are views whose nodes are made anew when they are next asked for.
         is_derivative: True if the function is itself the backward of a segment of another tape.
         is_nested: whether an autocast context was open around the function.
+        inner_gradients: the calls of torch.autograd.grad that the function made.
         has_custom_ops: whether the nodes of some may lie on it, or on the tapes behind it.
         first_sequence_nr: that of the first node that can be its own.
         lines: the user's lines, each with the sequence number of the first node that its call could make.
@@ -139,6 +157,7 @@ class Tape:
     outdated: frozenset[int | None] = frozenset()
     is_derivative: bool = False
     is_nested: bool = False
+    inner_gradients: tuple[InnerGradient, ...] = ()
     has_custom_ops: bool = False
     first_sequence_nr: int = 0
     lines: tuple[tuple[int, str], ...] = ()
@@ -182,11 +201,16 @@ class Tape:
 
     def op_of(self, node: Node) -> Node:
         """The node of the op whose gradient ``node`` makes: the one inside, for an op in place on a view; else itself."""
-        if type(node).__name__ != "CopySlices":
-            return node
-        if not native.is_built():
-            raise UnsupportedError("in-place op on a view, without the extension", where=self.line_of(node))
-        return native.extension.node_in_copy_slices(node)
+        return op_of(node, self.line_of(node))
+
+
+def op_of(node: Node, where: str = "") -> Node:
+    """See ``Tape.op_of``. ``where`` is the user's line."""
+    if type(node).__name__ != "CopySlices":
+        return node
+    if not native.is_built():
+        raise UnsupportedError("in-place op on a view, without the extension", where=where)
+    return native.extension.node_in_copy_slices(node)
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

@@ -109,6 +109,11 @@ def engine_grad(
     return found
 
 
+def is_heard(tensor: torch.Tensor) -> bool:
+    """True if something runs when torch.autograd.grad comes to the tensor: a hook, or retain_grad."""
+    return bool(tensor._backward_hooks) or tensor.retains_grad
+
+
 def has_gradient_hooks(values: Iterable[Any]) -> bool:
     """True if something runs when the gradient of one of the leaves among ``values`` arrives: a hook, or DDP's reducer."""
     return any(

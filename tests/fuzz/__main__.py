@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --programs 200 --seed 0 --jobs 2
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
+    python -m tests.fuzz --gradients                     with calls of torch.autograd.grad inside the function
     python -m tests.fuzz --vary --compiler captured      each at several sizes and with several numbers, compiled once
 
 A wrong program is shrunk to a few lines and printed as a test, one for each kind of difference and process. Ends with
@@ -28,6 +29,7 @@ from tests.compilers import find
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
 from tests.fuzz.program import VARIED, Program
+from tests.fuzz.statements import TABLE, WITH_GRADIENTS
 
 
 def main() -> int:
@@ -49,6 +51,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--compiler", default="gradc")
     parser.add_argument("--show", type=int, help="print this program and its verdict")
     parser.add_argument("--vary", action="store_true", help="run each at several sizes and with several numbers")
+    parser.add_argument("--gradients", action="store_true", help="many calls of torch.autograd.grad inside the function")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--max-found", type=int, default=10, help="stop a process after so many wrong programs")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
@@ -94,7 +97,12 @@ def _start(options: argparse.Namespace, first: int, file: pathlib.Path) -> subpr
     command = [sys.executable, "-m", "tests.fuzz", "--worker", str(file), "--first", str(first)]
     command += ["--programs", str(options.first + options.programs - first), "--seed", str(options.seed)]
     command += ["--jobs", str(options.jobs), "--compiler", options.compiler, "--max-found", str(options.max_found)]
-    return subprocess.Popen(command + ["--no-shrink"] * options.no_shrink + ["--vary"] * options.vary)
+    return subprocess.Popen([*command, *["--no-shrink"] * options.no_shrink, *_kinds(options)])
+
+
+def _kinds(options: argparse.Namespace) -> list[str]:
+    """The options that say which programs there are."""
+    return ["--vary"] * options.vary + ["--gradients"] * options.gradients
 
 
 def _record_crash(file: pathlib.Path, start: int, options: argparse.Namespace) -> int:
@@ -105,7 +113,7 @@ def _record_crash(file: pathlib.Path, start: int, options: argparse.Namespace) -
     done = len(file.read_text().splitlines()) if file.exists() else 0
     number = start + done * options.jobs
     command = [sys.executable, "-m", "tests.fuzz", "--show", str(number), "--seed", str(options.seed)]
-    command += ["--vary"] * options.vary
+    command += _kinds(options)
     in_eager = subprocess.run([*command, "--compiler", "eager"], capture_output=True).returncode
     status = "eager crashes" if in_eager < 0 else "crash"
     if status == "crash":
@@ -132,7 +140,7 @@ def _work(options: argparse.Namespace, file: pathlib.Path) -> None:
 
 
 def _generate(options: argparse.Namespace, number: int) -> Program:
-    program = generate(options.seed, number)
+    program = generate(options.seed, number, WITH_GRADIENTS if options.gradients else TABLE)
     return dataclasses.replace(program, changes=VARIED) if options.vary else program
 
 

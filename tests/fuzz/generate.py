@@ -1,6 +1,6 @@
 """Random differentiable programs.
 
-    generate: (seed, number) -> Program
+    generate: (seed, number, table) -> Program
 
 The body is written statement by statement while it runs eagerly, so that shapes and dtypes are known; what raises, or
 grows beyond bounds, is thrown away. The driver calls the function one to three times, under various states, and
@@ -17,7 +17,7 @@ import torch
 
 from tests.fuzz import toolbox
 from tests.fuzz.program import Block, Program, Statement
-from tests.fuzz.statements import TABLE, Pool
+from tests.fuzz.statements import TABLE, Pool, Table
 
 MAX_MAGNITUDE = 1e3
 SCOPES = (
@@ -30,23 +30,23 @@ SCOPES = (
 STATES = ('torch.autocast("cpu", torch.bfloat16)', 'torch.autocast("cpu", torch.float16)', "packed_as_double()")
 
 
-def generate(seed: int, number: int) -> Program:
-    """Program ``number`` of ``seed``; always the same."""
+def generate(seed: int, number: int, table: Table = TABLE) -> Program:
+    """Program ``number`` of ``seed``, of the statements of ``table``; always the same."""
     rng = random.Random(f"{seed}/{number}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while True:
-            program = _attempt(rng)
+            program = _attempt(rng, table)
             if program is not None:
                 return program
 
 
-def _attempt(rng: random.Random) -> Program | None:
+def _attempt(rng: random.Random, table: Table) -> Program | None:
     inputs = _inputs(rng)
     space: dict[str, Any] = {name: getattr(toolbox, name) for name in toolbox.__all__}
     torch.manual_seed(0)
     values = {name: eval(maker, space)() for name, maker in inputs.items()}
-    pool = Pool(rng, dict(values), tuple(inputs))
+    pool = Pool(rng, dict(values), tuple(inputs), table)
     body = _statements(pool, space, rng.randint(2, 12), depth=0)
     outputs = _outputs(pool)
     if not outputs:
@@ -86,7 +86,7 @@ def _statements(pool: Pool, space: dict[str, Any], count: int, depth: int) -> li
 
 
 def _statement(pool: Pool, space: dict[str, Any]) -> str | None:
-    weights, writers = zip(*TABLE)
+    weights, writers = zip(*pool.table)
     written = pool.rng.choices(writers, weights)[0](pool)
     if not written:
         return None

@@ -1,6 +1,6 @@
 """The table of statements from which bodies are made: how each kind is written over the variables there are.
 
-    TABLE: [(weight, writer)]         writer: Pool -> text of an expression or a statement, or None if nothing fits
+    TABLE, WITH_GRADIENTS: [(weight, writer)]      writer: Pool -> text of an expression or a statement, or None if nothing fits
 
 A writer returns an expression (it becomes ``t7 = ...``) or, if it starts with "!", a statement as it is.
 """
@@ -14,15 +14,17 @@ from collections.abc import Callable
 import torch
 
 Writer = Callable[["Pool"], str | None]
+Table = list[tuple[int, Writer]]
 
 
 @dataclasses.dataclass
 class Pool:
-    """The variables so far, with the values they have in an eager run, and the source of chance."""
+    """The variables so far, with the values they have in an eager run; the source of chance; what statements there are."""
 
     rng: random.Random
     values: dict[str, torch.Tensor]
     inputs: tuple[str, ...]
+    table: Table
 
     def pick(self, fits: Callable[[torch.Tensor], bool] = lambda t: True, *, fresh: bool = False) -> str | None:
         """The name of a variable that fits, recent ones more often; with ``fresh`` no input."""
@@ -224,7 +226,21 @@ def inner_gradient(pool: Pool) -> str | None:
     return a and b and f"torch.autograd.grad({b}.sin().sum(), {a}, create_graph=True, materialize_grads=True)[0]"
 
 
-TABLE: list[tuple[int, Writer]] = [
+def inner_gradient_of_any_kind(pool: Pool) -> str | None:
+    a, c = (pool.pick(lambda t: t.requires_grad and t.is_floating_point()) for _ in range(2))
+    b = pool.pick(lambda t: t.requires_grad and t.is_floating_point(), fresh=True)
+    forms = (
+        "{b}.sin().sum(), {a}, create_graph=True", "{b}.sum(), {a}, create_graph=True",
+        "{b}.square().sum(), {a}, retain_graph=True", "{b}, {a}, torch.ones_like({b}), create_graph=True",
+        "outputs={b}, inputs={a}, grad_outputs={b}, create_graph=True",
+        "{b}.tanh().sum(), ({a}, {c}), create_graph=True, allow_unused=True", "{b}.cos().sum(), {a}",
+        "({b}.sum(), {c}.square().sum()), ({a}, {c}), create_graph=True", "[{b}, {c}], [{a}], [{b}, {c}], True",
+        "{b}.sin().sum(), {a}, create_graph=True, materialize_grads=True",
+    )  # fmt: skip
+    return a and b and f"torch.autograd.grad({pool.rng.choice(forms).format(a=a, b=b, c=c)})[0]"
+
+
+TABLE: Table = [
     (10, unary),
     (10, binary),
     (6, matrix),
@@ -241,3 +257,6 @@ TABLE: list[tuple[int, Writer]] = [
     (1, side_effect),
     (1, inner_gradient),
 ]
+
+# With a torch.autograd.grad in every few statements.
+WITH_GRADIENTS: Table = [*TABLE, (20, inner_gradient_of_any_kind)]

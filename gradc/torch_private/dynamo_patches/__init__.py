@@ -10,6 +10,7 @@ from gradc.torch_private.dynamo_patches.compiled_modules import look_through_com
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
+from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import run_optimizers_eagerly
@@ -34,5 +35,6 @@ __all__ = [
     "run_optimizers_eagerly",
     "set_process_state_eagerly",
     "skip_frames_of",
+    "trace_inner_gradients",
     "unpack_whole_tensors",
 ]

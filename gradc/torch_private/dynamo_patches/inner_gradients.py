@@ -1,0 +1,79 @@
+"""``torch.autograd.grad`` inside compiled code: Dynamo can put the call into its graph, which it does for gradc alone."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables import torch as torch_variables
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+Tensors = Sequence[torch.Tensor]
+_SIGNATURE = inspect.signature(torch.autograd.grad)
+_SWITCHES = ("retain_graph", "create_graph", "is_grads_batched", "materialize_grads")
+
+
+def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, Tensors, Tensors, bool], str]) -> Patch:
+    """Let Dynamo put ``torch.autograd.grad`` into gradc's graphs, unless ``reason_for_eager`` tells why eager has to call it.
+
+    That gets fake tensors: the outputs and inputs of the call, and those that come from outside of the graph; and whether zeros
+    are made of missing gradients. Dynamo's own conditions hold too: it looks at the first two arguments only where they are
+    given by position, so they are.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_ours(tx.output.compiler_fn):
+                return original(self, tx, *args, **kwargs)
+            try:
+                given = _SIGNATURE.bind(*args, **kwargs).arguments
+            except TypeError:
+                return original(self, tx, *args, **kwargs)
+            outputs, inputs = given.pop("outputs"), given.pop("inputs")
+            switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
+            reason = _unusual_switches(given, switches) or reason_for_eager(
+                _fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads"))
+            )
+            if reason:
+                explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
+                unimplemented(gb_type="gradc: autograd.grad", context=reason, explanation=explanation, hints=[])
+            with config.patch(trace_autograd_ops=True):
+                return original(self, tx, outputs, inputs, **given)
+
+        return call
+
+    return Patch(
+        "trace_inner_gradients",
+        "Dynamo ends its graph at torch.autograd.grad, and each order of derivatives would be a pass through the engine.",
+        (Replace(TorchInGraphFunctionVariable._get_handlers(), torch.autograd.grad, make),),
+    )
+
+
+def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> str:
+    """Why a call with these arguments is no case for a graph. ``switches`` are those that are constants."""
+    if any(name in given and name not in switches for name in _SWITCHES):
+        return "argument that is no constant"
+    if switches.get("is_grads_batched"):
+        return "is_grads_batched"
+    frees = switches.get("create_graph") and switches.get("retain_graph", True) is False
+    return "create_graph without retain_graph" if frees else ""
+
+
+def _fakes(argument: Any) -> list[torch.Tensor]:
+    return [fake for fake, _ in torch_variables._collect_tensors_with_sources(argument)]
+
+
+def _arguments(tx: Any) -> list[torch.Tensor]:
+    """The tensors that come from outside of the graph."""
+    variables = tx.output.input_source_to_var.values()
+    values = [each.as_proxy().node.meta.get("example_value") for each in variables if isinstance(each, TensorVariable)]
+    return [value for value in values if isinstance(value, torch.Tensor)]
