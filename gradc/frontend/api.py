@@ -26,8 +26,10 @@ from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.dynamo import backend_of, graph_breaks, is_compiled
+from gradc.torch_private.dynamo_patches import NATIVE_STEP
 
 _ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "autograd.grad ", "gradc: autograd.grad")  # as Dynamo words it
+_ENDS_BETWEEN_PROGRAMS = (*_ENDS_AT_BACKWARD, NATIVE_STEP)
 _OPTIONS = ()
 
 
@@ -152,7 +154,7 @@ _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = w
 
 def _refuse_breaks(before: dict[str, int]) -> None:
     for reason, times in graph_breaks().items():
-        if times > before.get(reason, 0) and not reason.startswith(_ENDS_AT_BACKWARD):
+        if times > before.get(reason, 0) and not reason.startswith(_ENDS_BETWEEN_PROGRAMS):
             fallback("graph break", reason.splitlines()[0], fullgraph=True)
 
 

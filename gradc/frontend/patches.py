@@ -16,6 +16,7 @@ from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.compiled_module import module_of
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, fallback
+from gradc.optim import native_step_of
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.patches import Patches
@@ -51,6 +52,7 @@ def patches() -> Patches:
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.set_process_state_eagerly(is_ours),
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
+            dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),
@@ -78,6 +80,12 @@ def is_ours(compiler: Any) -> bool:
 
 def _note_optimizer(name: str, compiler: Any) -> None:
     fallback("optimizer", name, fullgraph=(options_of(compiler) or DEFAULTS).fullgraph)
+
+
+@functools.cache
+def _native_step(step: Any, compiler: Any) -> Any:
+    note = functools.partial(_note_optimizer, compiler=compiler)
+    return native_step_of(step, note, dynamo.compiled_as_the_caller)
 
 
 def _rooms() -> tuple[str, ...]:

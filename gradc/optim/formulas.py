@@ -1,6 +1,6 @@
 """The update of each optimizer as data: the calls that torch's own step makes on each parameter, in their order.
 
-    adam, adamax, sgd, rmsprop, adagrad, adadelta: choices -> Formula
+    adam, nadam, radam, adamax, sgd, rmsprop, adagrad, adadelta: choices -> Formula
 
 A Formula names its operands (the parameter, its gradient, its state) and lists operations on them; ``numbers`` says what each
 named number is, given the settings of a parameter group and the step count. What is computed in Python in torch's step is
@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-Settings = dict[str, Any]  # the keyword arguments of torch.optim's functional form: lr, weight_decay, ...
+Settings = dict[str, Any]  # the keyword arguments of torch.optim's functional form: lr, weight_decay, ...; a state's numbers
 Number = Callable[[Settings, float], float]  # of the settings and the step count
 
 
@@ -30,10 +30,15 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Formula:
-    """One optimizer's update. ``operands`` begin with "param" and "grad"."""
+    """One optimizer's update. ``operands`` begin with "param" and "grad"; those in ``made`` begin as copies of the gradient.
+
+    From step ``first_step`` on it is the one that is asked for, if it ever is.
+    """
 
     operands: tuple[str, ...]
     calls: tuple[Call, ...]
+    made: tuple[str, ...] = ()
+    first_step: int = 0
 
     @property
     def scratch(self) -> tuple[str, ...]:
@@ -49,14 +54,7 @@ class Formula:
 def adam(amsgrad: bool, maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
     """Adam and AdamW (Loshchilov and Hutter 2019: ``is_decoupled``); ``amsgrad`` of Reddi et al. 2018."""
     second = "max_exp_avg_sq" if amsgrad else "exp_avg_sq"
-    calls, grad = _begin(maximize, has_decay and not is_decoupled)
-    if has_decay and is_decoupled:
-        calls.append(Call("mul", "param", ("param",), lambda s, _: 1 - s["lr"] * s["weight_decay"]))
-    calls += [
-        Call("lerp", "exp_avg", ("exp_avg", grad), lambda s, _: 1 - s["beta1"]),
-        Call("mul", "exp_avg_sq", ("exp_avg_sq",), lambda s, _: s["beta2"]),
-        Call("addcmul", "exp_avg_sq", ("exp_avg_sq", grad, grad), lambda s, _: 1 - s["beta2"]),
-    ]
+    calls, _ = _begin_adam(maximize, has_decay, is_decoupled)
     if amsgrad:
         calls.append(Call("maximum", second, (second, "exp_avg_sq")))
     calls += [
@@ -66,6 +64,71 @@ def adam(amsgrad: bool, maximize: bool, has_decay: bool, is_decoupled: bool) -> 
         Call("addcdiv", "param", ("param", "exp_avg", "denom"), lambda s, step: -(s["lr"] / (1 - s["beta1"] ** step))),
     ]
     return Formula(("param", "grad", "exp_avg", "exp_avg_sq", *([second] if amsgrad else [])), tuple(calls))
+
+
+@functools.cache
+def nadam(maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
+    """NAdam (Dozat 2016). The setting "mu_product" is the state's, that of this step included."""
+    calls, grad = _begin_adam(maximize, has_decay, is_decoupled)
+    calls += [
+        Call("div", "denom", ("exp_avg_sq",), lambda s, step: 1 - s["beta2"] ** step),
+        Call("sqrt", "denom", ("denom",)),
+        Call("add_number", "denom", ("denom",), lambda s, _: s["eps"]),
+        Call(
+            "addcdiv",
+            "param",
+            ("param", grad, "denom"),
+            lambda s, step: -s["lr"] * (1.0 - momentum_of_nadam(s, step)) / (1.0 - s["mu_product"]),
+        ),
+        Call("addcdiv", "param", ("param", "exp_avg", "denom"), _step_of_nadam),
+    ]
+    return Formula(("param", "grad", "exp_avg", "exp_avg_sq"), tuple(calls))
+
+
+def momentum_of_nadam(settings: Settings, step: float) -> float:
+    """Dozat's mu of this step, warmed up."""
+    mu: float = settings["beta1"] * (1.0 - 0.5 * (0.96 ** (step * settings["momentum_decay"])))
+    return mu
+
+
+def _step_of_nadam(settings: Settings, step: float) -> float:
+    next_mu = momentum_of_nadam(settings, step + 1)
+    size: float = (-settings["lr"] * next_mu) / (1.0 - settings["mu_product"] * next_mu)
+    return size
+
+
+@functools.cache
+def radam(is_rectified: bool, maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
+    """RAdam (Liu et al. 2020): ``is_rectified`` from the step on where the variance can be told."""
+    calls, _ = _begin_adam(maximize, has_decay, is_decoupled)
+    calls += [
+        Call("div", "update", ("exp_avg",), lambda s, step: 1 - s["beta1"] ** step),
+        Call("mul", "update", ("update",), lambda s, _: s["lr"]),
+    ]
+    if is_rectified:
+        calls += [
+            Call("sqrt", "adaptive", ("exp_avg_sq",)),
+            Call("add_number", "adaptive", ("adaptive",), lambda s, _: s["eps"]),
+            Call("reciprocal", "adaptive", ("adaptive",)),
+            Call("mul", "adaptive", ("adaptive",), lambda s, step: (1 - s["beta2"] ** step) ** 0.5),
+            Call("mul_values", "update", ("update", "adaptive")),
+            Call("mul", "update", ("update",), _rectification_of_radam),
+        ]
+    calls.append(Call("add", "param", ("param", "update"), lambda s, _: -1.0))
+    return Formula(("param", "grad", "exp_avg", "exp_avg_sq"), tuple(calls), first_step=1000 if is_rectified else 0)
+
+
+def rho_of_radam(settings: Settings, step: float) -> tuple[float, float]:
+    """The length of the moving average, at last and at ``step``."""
+    beta2 = settings["beta2"]
+    last = 2 / (1 - beta2) - 1
+    return last, last - 2 * step * (beta2**step) / (1 - beta2**step)
+
+
+def _rectification_of_radam(settings: Settings, step: float) -> float:
+    last, now = rho_of_radam(settings, step)
+    ratio: float = ((now - 4) * (now - 2) * last / ((last - 4) * (last - 2) * now)) ** 0.5
+    return ratio
 
 
 @functools.cache
@@ -82,6 +145,20 @@ def sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool) -> 
         grad = "ahead" if nesterov else "momentum_buffer"
     calls.append(Call("add", "param", ("param", grad), lambda s, _: -s["lr"]))
     return Formula(("param", "grad", *(["momentum_buffer"] if has_momentum else [])), tuple(calls))
+
+
+@functools.cache
+def first_sgd(nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+    """The first step with momentum, which makes the buffer: of the gradient, with its decay."""
+    calls, buffer = list[Call](), "momentum_buffer"
+    if maximize:
+        calls.append(Call("neg", buffer, (buffer,)))
+    if has_decay:
+        calls.append(Call("add", buffer, (buffer, "param"), lambda s, _: s["weight_decay"]))
+    if nesterov:
+        calls.append(Call("add", "ahead", (buffer, buffer), lambda s, _: s["momentum"]))
+    calls.append(Call("add", "param", ("param", "ahead" if nesterov else buffer), lambda s, _: -s["lr"]))
+    return Formula(("param", "grad", buffer), tuple(calls), made=(buffer,))
 
 
 @functools.cache
@@ -170,4 +247,17 @@ def _begin(maximize: bool, has_decay: bool) -> tuple[list[Call], str]:
     if has_decay:
         calls.append(Call("add", "decayed", (grad, "param"), lambda s, _: s["weight_decay"]))
         grad = "decayed"
+    return calls, grad
+
+
+def _begin_adam(maximize: bool, has_decay: bool, is_decoupled: bool) -> tuple[list[Call], str]:
+    """Decay, and both moments, as Adam, NAdam and RAdam begin; and the name of what the gradient becomes."""
+    calls, grad = _begin(maximize, has_decay and not is_decoupled)
+    if has_decay and is_decoupled:
+        calls.append(Call("mul", "param", ("param",), lambda s, _: 1 - s["lr"] * s["weight_decay"]))
+    calls += [
+        Call("lerp", "exp_avg", ("exp_avg", grad), lambda s, _: 1 - s["beta1"]),
+        Call("mul", "exp_avg_sq", ("exp_avg_sq",), lambda s, _: s["beta2"]),
+        Call("addcmul", "exp_avg_sq", ("exp_avg_sq", grad, grad), lambda s, _: 1 - s["beta2"]),
+    ]
     return calls, grad

@@ -37,21 +37,28 @@ def is_proven(
     """
     key, settings = (formula, dtype), {**settings, "lr": 1.0}
     if key not in _known:
-        ours, theirs = (_tensors(columns, dtype) for _ in range(2))
-        for _ in range(2):
+        ours, theirs = (_tensors(columns, formula, dtype) for _ in range(2))
+        for _ in range(1 if formula.made else 2):
             original(*(theirs[name] for name in columns), **settings)
-            run(formula, [ours[name] for name in formula.operands], ours.get("step"), settings)
+            run(formula, ours, settings)
         _known[key] = all(same_bits(a, b) for name in columns for a, b in zip(ours[name], theirs[name], strict=True))
     return _known[key]
 
 
-def _tensors(columns: tuple[str, ...], dtype: torch.dtype) -> dict[str, list[Any]]:
-    """Random tensors of all sizes for each argument of the function. State is not negative, where torch's is not either."""
+def _tensors(columns: tuple[str, ...], formula: Formula, dtype: torch.dtype) -> dict[str, list[Any]]:
+    """Random tensors of all sizes for each argument of the function. State is not negative, where torch's is not either.
+
+    What the formula makes is not there.
+    """
     generator = torch.Generator().manual_seed(0)
 
-    def tensor(size: int, name: str) -> torch.Tensor:
+    def tensor(size: int, name: str) -> torch.Tensor | None:
+        if name in formula.made:
+            return None
         if name == "step":
-            return torch.tensor(float(size % 5))
+            return torch.tensor(float(formula.first_step + size % 3))
+        if name == "mu_product":
+            return torch.tensor(0.5 / (1 + size % 4))
         values = torch.randn(size, generator=generator, dtype=torch.float64)
         values[: len(_SPECIAL)] += torch.tensor(_SPECIAL[:size], dtype=torch.float64) if size > 64 else 0
         values = values.abs() if name in _NOT_NEGATIVE else values

@@ -12,6 +12,7 @@ void bind_optim(py::module_& module) {
   py::enum_<UpdateOp>(module, "UpdateOp", "One call of ATen's in an optimizer's formula.")
       .value("neg", UpdateOp::neg)
       .value("abs", UpdateOp::abs)
+      .value("reciprocal", UpdateOp::reciprocal)
       .value("mul_values", UpdateOp::mul_values)
       .value("div_values", UpdateOp::div_values)
       .value("mul", UpdateOp::mul)

@@ -46,6 +46,7 @@ inline __attribute__((always_inline)) T multiply_add(T x, T y, T z) {
 
 GRADC_BLOCK_LOOP(neg, -a[i])
 GRADC_BLOCK_LOOP(abs, std::abs(a[i]))
+GRADC_BLOCK_LOOP(reciprocal, T(1) / a[i])
 GRADC_BLOCK_LOOP(mul_values, a[i] * b[i])
 GRADC_BLOCK_LOOP(div_values, a[i] / b[i])
 GRADC_BLOCK_LOOP(mul, a[i] * number)
@@ -82,6 +83,8 @@ void call(UpdateOp op, const Block<T>& block) {
       return neg<T, is_fused>(block);
     case UpdateOp::abs:
       return abs<T, is_fused>(block);
+    case UpdateOp::reciprocal:
+      return reciprocal<T, is_fused>(block);
     case UpdateOp::mul_values:
       return mul_values<T, is_fused>(block);
     case UpdateOp::div_values:

@@ -19,7 +19,7 @@
 namespace gradc {
 
 enum class UpdateOp : uint8_t {
-  neg, abs, sqrt, // a
+  neg, abs, reciprocal, sqrt, // a
   mul, add_number, div, // a, number
   mul_values, div_values, maximum, // a, b
   add, lerp, // a, b, number

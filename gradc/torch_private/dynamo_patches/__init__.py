@@ -11,19 +11,22 @@ from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eage
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
+from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
-from gradc.torch_private.dynamo_patches.optimizers import run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optimizers_eagerly
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
 __all__ = [
+    "NATIVE_STEP",
     "answer_as_in_eager",
     "break_graph_where_eager_is_needed",
     "break_graph_where_values_are_read",
     "call_natively",
     "compile_under_our_settings",
+    "compiled_as_the_caller",
     "do_not_time_guards",
     "guard_module_hooks",
     "keep_ops_whole",
@@ -33,6 +36,7 @@ __all__ = [
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
+    "run_optimizers_natively",
     "set_process_state_eagerly",
     "skip_frames_of",
     "trace_inner_gradients",

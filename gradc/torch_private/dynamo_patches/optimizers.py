@@ -14,7 +14,10 @@ from torch._dynamo.exc import unimplemented
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables.functions import UserFunctionVariable
 
+from gradc.torch_private.optimizers import known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+NATIVE_STEP = "gradc: native step of an optimizer"  # the reason of a graph break
 
 
 def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) -> Patch:
@@ -27,8 +30,9 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
+                is_native = getattr(self.fn, "__wrapped__", None) in known_steps()
                 unimplemented(
-                    gb_type="gradc: optimizer",
+                    gb_type=NATIVE_STEP if is_native else "gradc: optimizer",
                     context=self.fn.__name__,
                     explanation="gradc runs the steps of optimizers as eager does.",
                     hints=[],

@@ -1,0 +1,104 @@
+"""Optimizers of torch's inside compiled code, their steps run by gradc itself: their frames get other code, torch stays."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._dynamo.bytecode_transformation import (
+    create_call_function,
+    create_instruction,
+    create_load_const,
+    transform_code_object,
+)
+from torch._dynamo.convert_frame import ConvertFrame
+from torch._dynamo.guards import GuardManagerWrapper
+from torch._dynamo.types import GuardedCode, wrap_guarded_code
+from torch._dynamo.utils import orig_code_map
+from torch._guards import CompileId
+
+from gradc.torch_private.optimizers import HOOKED, Closure, Step
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_callback: contextvars.ContextVar[Any] = contextvars.ContextVar("_callback", default=None)
+
+
+def run_optimizers_natively(is_ours: IsOurs, native_step: Callable[[Any, Any], Step | None]) -> Patch:
+    """Where compiled code comes to the step of an optimizer, run ``native_step(step without hooks, backend)`` in its place.
+
+    Where that is None, what would happen without. A step that compiled code does not come to stays torch's.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            backend = self._torchdynamo_orig_backend
+            if frame.f_code is HOOKED and is_ours(backend):
+                step = frame.f_locals["func"]
+                if native := native_step(step, backend):
+                    return _in_place_of(frame.f_code, step, functools.partial(_run, native))
+            return original(self, frame, *args, **kwargs)
+
+        return convert
+
+    return Patch(
+        "run_optimizers_natively",
+        "The step of one of torch's optimizers that compiled code comes to is gradc's own, with the same bits.",
+        (Replace(ConvertFrame, "__call__", make),),
+    )
+
+
+def compiled_as_the_caller(closure: Closure) -> Closure:
+    """``closure``, which a native step calls, compiled as the code that called the step."""
+
+    def call() -> Any:
+        previous = set_eval_frame(_callback.get())
+        try:
+            return closure()
+        finally:
+            set_eval_frame(previous)
+
+    return call
+
+
+def _run(native: Step, args: Any, kwargs: Any) -> Any:
+    """The native step, with Dynamo off but in closures."""
+    callback = set_eval_frame(None)
+    token = _callback.set(callback)
+    try:
+        return native(*args, **kwargs)
+    finally:
+        _callback.reset(token)
+        set_eval_frame(callback)
+
+
+def _in_place_of(code: types.CodeType, step: Step, run: Callable[[Any, Any], Any]) -> Any:
+    """What Dynamo is to do with a frame of ``code``, while its ``func`` is ``step``: return ``run(args, kwargs)``."""
+    reason = ["func is the step of an optimizer that gradc knows"]
+    guards = GuardManagerWrapper()
+    guards.root.add_lambda_guard(lambda values: values["func"] is step, reason, None)
+    guards.closure_vars, guards.global_scope, guards.code_parts, guards.verbose_code_parts = {}, {"G": {}}, reason, reason
+    made = _returning(code, run)
+    orig_code_map[made] = code  # where another compilation asks why this one did not serve
+    compile_id = CompileId(frame_id=0, frame_compile_id=0)
+    return wrap_guarded_code(GuardedCode(made, guards, compile_id, "gradc: native step"))  # type: ignore[arg-type]
+
+
+def _returning(code: types.CodeType, run: Callable[[Any, Any], Any]) -> types.CodeType:
+    """``code`` with the body ``return run(args, kwargs)``."""
+
+    def transform(instructions: list[Any], options: dict[str, Any]) -> None:
+        begin = next(place for place, instruction in enumerate(instructions) if instruction.opname == "RESUME")
+        instructions[begin + 1 :] = [
+            create_load_const(run, checked=False),
+            create_instruction("LOAD_FAST", argval="args"),
+            create_instruction("LOAD_FAST", argval="kwargs"),
+            *create_call_function(2, push_null=True),
+            create_instruction("RETURN_VALUE"),
+        ]
+
+    return transform_code_object(code, transform)[0]
