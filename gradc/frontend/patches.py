@@ -44,9 +44,11 @@ def patches() -> Patches:
             dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
+            dynamo.keep_effects_of_python(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.leave_closed(is_ours),
+            dynamo.read_from_the_tensor(is_ours),
             dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
@@ -59,6 +61,8 @@ def patches() -> Patches:
             dynamo.look_through_compiled_modules(is_ours, module_of),
             dynamo.compile_under_our_settings(is_ours, set_aside),
             dynamo.do_not_time_guards(),
+            dynamo.warn_at_each_call(is_ours),
+            dynamo.warn_of_nothing(),
             dynamo.skip_frames_of(_rooms()),
         )
     )

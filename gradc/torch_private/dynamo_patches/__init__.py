@@ -16,7 +16,10 @@ from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optimizers_eagerly
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
+from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
+from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
+from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
 __all__ = [
@@ -29,10 +32,12 @@ __all__ = [
     "compiled_as_the_caller",
     "do_not_time_guards",
     "guard_module_hooks",
+    "keep_effects_of_python",
     "keep_ops_whole",
     "keep_views_in_graphs",
     "leave_closed",
     "look_through_compiled_modules",
+    "read_from_the_tensor",
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
@@ -41,4 +46,6 @@ __all__ = [
     "skip_frames_of",
     "trace_inner_gradients",
     "unpack_whole_tensors",
+    "warn_at_each_call",
+    "warn_of_nothing",
 ]

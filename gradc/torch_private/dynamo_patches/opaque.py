@@ -7,6 +7,7 @@ as it is, and whatever asks anything of it but its type and identity ends the gr
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import random
@@ -49,6 +50,11 @@ RANDOM = Kind(
     (random.Random,),
     "gradc: generator of Python's",
     "gradc draws from random.Random as eager does: Dynamo would draw from a copy of it.",
+)
+BOUNDED = Kind(
+    (collections.deque,),
+    "gradc: deque with maxlen",
+    "gradc leaves a deque that throws out its oldest to Python: Dynamo takes it for one without end.",
 )
 
 
@@ -157,4 +163,4 @@ def _kind_of(value: Any) -> Kind | None:
     for kind in (NUMPY, TORCHSCRIPT, RANDOM):
         if isinstance(value, kind.types):
             return kind
-    return None
+    return BOUNDED if isinstance(value, collections.deque) and value.maxlen is not None else None

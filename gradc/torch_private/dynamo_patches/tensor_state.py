@@ -1,0 +1,74 @@
+"""What code sees of a tensor beside its values: its version, its grad and its node are read from the tensor itself."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.tensor import TensorVariable
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_IS_NONE = ("IS_OP", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
+
+_NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
+
+
+def read_from_the_tensor(is_ours: IsOurs) -> Patch:
+    """End the graph where ``_version``, or ``grad`` of a tensor that is no leaf, is read; leave code that reads a node alone.
+
+    Behind a graph's end the tensor has eager's version and warns as in eager. Its node is a segment's, though: a function that
+    asks its own tensors for more than whether they have one runs as it is.
+    """
+
+    def make_version(original: Method) -> Method:
+        @functools.wraps(original)
+        def version(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _end_graph("_version", "gradc reads a tensor's version as eager does, between what comes before and after.")
+            return original(self, tx)
+
+        return version
+
+    def make_grad(original: Method) -> Method:
+        @functools.wraps(original)
+        def grad(self: Any, tx: Any) -> Any:
+            if self.has_grad_fn and not self.source and is_ours(tx.output.compiler_fn):
+                _end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
+            return original(self, tx)
+
+        return grad
+
+    def make_node(original: Method) -> Method:
+        @functools.wraps(original)
+        def node(self: Any, tx: Any) -> Any:
+            if not self.has_grad_fn or self.source or not is_ours(tx.output.compiler_fn):
+                return original(self, tx)
+            if not _is_compared_with_none(tx):
+                _end_graph("grad_fn", "What gradc compiles has segments for nodes.", skip_frame=True)
+            return ConstantVariable.create(...)  # which is not None, either
+
+        return node
+
+    return Patch(
+        "read_from_the_tensor",
+        "Of a tensor inside a graph Dynamo knows another version than eager, or the node of a segment; it forgets a warning.",
+        (
+            Replace(TensorVariable, "method_attr__version", make_version),
+            Replace(TensorVariable, "method_attr_grad", make_grad),
+            Replace(TensorVariable, "method_attr_grad_fn", make_node),
+        ),
+    )
+
+
+def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
+    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)
+
+
+def _is_compared_with_none(tx: Any) -> bool:
+    following = [inst for inst in tx.instructions[tx.instruction_pointer :][:6] if inst.opname not in _NOTHING]
+    if following[0].opname == "LOAD_CONST" and following[0].argval is None:
+        following = following[1:]
+    return following[0].opname in _IS_NONE

@@ -1,0 +1,55 @@
+"""Calls of torch that warn or raise are made by eager, at each call; a graph would do so while it is traced."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch._dynamo.exc import TorchDynamoException, unimplemented
+from torch._dynamo.variables import builder
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def warn_at_each_call(is_ours: IsOurs) -> Patch:
+    """End the graph at a call that warns each time, or raises. What torch says once in a process it says when it is traced."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def fake_value(node: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_ours(tx.output.compiler_fn):
+                return original(node, tx, *args, **kwargs)
+            run = functools.partial(original, node, tx, *args, **kwargs)
+            try:
+                result, warned = _recorded(run)
+            except (TorchDynamoException, RuntimeError):
+                raise
+            except Exception as error:
+                _end_graph("call that raises", error)
+            is_in_place = str(getattr(node.target, "__name__", node.target)).endswith("_")
+            if warned and (is_in_place or _recorded(run)[1]):
+                _end_graph("call that warns", warned[0].message)
+            for warning in warned:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            return result
+
+        return fake_value
+
+    return Patch(
+        "warn_at_each_call",
+        "Dynamo gives warnings of operators while it traces, twice, and the graph never; errors pass by the user's except.",
+        (Replace(builder, "get_fake_value", make),),
+    )
+
+
+def _end_graph(name: str, what: object) -> NoReturn:
+    context = str(what).split("\n")[0]
+    unimplemented(gb_type=f"gradc: {name}", context=context, explanation="gradc leaves this call to eager.", hints=[])
+
+
+def _recorded(run: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        return run(), list(warned or ())

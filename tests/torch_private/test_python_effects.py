@@ -1,0 +1,300 @@
+"""What compiled code does beside computing is what eager does: caches, containers, attributes, warnings, references.
+
+Each program is a function that makes what it works on and returns (what is compiled, what is to be seen afterwards).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gradc
+from tests.oracle import check, leaf
+
+NUM_CALLS = 4
+Program = Callable[[], tuple[Callable[[torch.Tensor], Any], Callable[[], Any]]]
+
+
+def nothing() -> None:
+    return None
+
+
+def step(compile: Any, program: Program, x: torch.Tensor) -> Any:
+    function, look = program()
+    run, results, seen = compile(function), [], []
+    for _ in range(NUM_CALLS):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            results.append(run(x))
+        seen += [str(warning.message).split("\n")[0] for warning in warned] + [look()]
+        for value in torch.utils._pytree.tree_leaves(results[-1]):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.sum().backward(retain_graph=True)
+    return results, seen
+
+
+def a_deque_that_throws_out() -> Any:
+    last: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+
+    def function(x: torch.Tensor) -> Any:
+        last.append(x.sin())
+        return sum(last), len(last)
+
+    return function, lambda: list(last)
+
+
+def a_deque_made_inside() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        last: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+        for number in range(4):
+            last.append(x * number)
+        last.appendleft(x.cos())
+        return list(last), last.maxlen
+
+    return function, nothing
+
+
+def a_cache_of_tensors() -> Any:
+    @functools.cache
+    def ones(number: int) -> torch.Tensor:
+        return torch.ones(number)
+
+    def function(x: torch.Tensor) -> Any:
+        ones(4).add_(1)
+        return x * ones(4), ones(4) is ones(4)
+
+    return function, lambda: tuple(ones.cache_info())
+
+
+def a_cache_of_a_method() -> Any:
+    calls: list[int] = []
+
+    class Table:
+        @functools.lru_cache  # noqa: B019
+        def row(self, number: int) -> int:
+            calls.append(number)
+            return number * 2
+
+    table = Table()
+    return lambda x: x * table.row(3) + table.row(3), lambda: (list(calls), tuple(Table.row.cache_info()))
+
+
+def a_cache_of_what_is_installed() -> Any:
+    calls: list[str] = []
+
+    @functools.cache
+    def is_installed(name: str) -> bool:
+        calls.append(name)
+        return name == "torch"
+
+    return lambda x: x.sin() if is_installed("torch") else x.cos(), lambda: list(calls)
+
+
+def an_ordered_dictionary() -> Any:
+    order: collections.OrderedDict[str, int] = collections.OrderedDict(a=1, b=2)
+
+    def function(x: torch.Tensor) -> Any:
+        order.move_to_end("a")
+        return x.sin(), list(order)
+
+    return function, lambda: list(order)
+
+
+def an_attribute_of_the_function() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        function.calls = getattr(function, "calls", 0) + 1
+        return x * function.calls
+
+    return function, lambda: function.calls
+
+
+def an_attribute_in_a_dictionary() -> Any:
+    class Counter:
+        def __getattr__(self, name: str) -> float:
+            self.__dict__.setdefault("asked", []).append(name)
+            return 2.0
+
+    counter = Counter()
+
+    def function(x: torch.Tensor) -> Any:
+        calls = counter.__dict__.get("calls", 0)
+        counter.calls = calls + 1
+        return x * calls * counter.factor
+
+    return function, lambda: dict(counter.__dict__)
+
+
+def a_weak_reference() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        hidden = x.sin()
+        reference, result = weakref.ref(hidden), hidden.sum()
+        del hidden
+        return result, reference() is None
+
+    return function, nothing
+
+
+def the_version_of_a_result() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        before = y._version
+        y.add_(1)
+        between = y._version
+        y[0] = 3
+        z = y.view(2, 2)
+        z.mul_(2)
+        return y, before, between, y._version, z._version
+
+    return function, nothing
+
+
+def the_version_of_a_buffer() -> Any:
+    buffer = torch.zeros(4)
+
+    def function(x: torch.Tensor) -> Any:
+        before = buffer._version
+        if before > 2:
+            return x.sin(), before
+        buffer.add_(1)
+        return x * buffer.sum(), buffer._version - before
+
+    return function, lambda: buffer._version
+
+
+def the_name_of_a_node() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        y = (x * 2).sin()
+        if y.grad_fn is not None and "Sin" in type(y.grad_fn).__name__:
+            return y * 2, type(y.grad_fn.next_functions[0][0]).__name__
+        return y * 3, y.grad_fn.name()
+
+    return function, nothing
+
+
+def whether_there_is_a_node() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        y = x.sin()
+        if y.grad_fn is None:
+            return y
+        return y * (4 if x.grad_fn is not None else 5), y.is_leaf, x.is_leaf, y.detach().is_leaf
+
+    return function, nothing
+
+
+def the_grad_of_a_result() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        y = x.sin()
+        return y.cos(), y.grad
+
+    return function, nothing
+
+
+def addresses() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        return y, y.view(2, 2).data_ptr() == y.data_ptr(), y[1:].data_ptr() - y.data_ptr(), id(x) == id(x), id(y) == id(x)
+
+    return function, nothing
+
+
+def identities() -> Any:
+    seen: dict[int, torch.Tensor] = {}
+
+    def function(x: torch.Tensor) -> Any:
+        if id(x) not in seen:
+            seen[id(x)] = x.detach() * 2
+        return x * seen[id(x)]
+
+    return function, lambda: len(seen)
+
+
+def the_time() -> Any:
+    times: list[float] = []
+
+    def function(x: torch.Tensor) -> Any:
+        times.append(time.time())
+        hidden = x.sin()
+        times.append(time.perf_counter())
+        return hidden
+
+    return function, lambda: (len(times), len(set(times)))
+
+
+def a_warning_of_the_users() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        warnings.warn("hello", stacklevel=2)
+        return x.sin()
+
+    return function, nothing
+
+
+def a_warning_of_torchs() -> Any:
+    return lambda x: F.mse_loss(x.sin(), torch.zeros(1)), nothing
+
+
+def a_warning_in_python_of_torchs() -> Any:
+    return lambda x: F.softmax(x.sin()).cos(), nothing
+
+
+def an_index_error_that_is_caught() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        try:
+            x[10]
+        except IndexError as error:
+            return x.sin(), str(error)
+
+    return function, nothing
+
+
+PROGRAMS = [
+    a_deque_that_throws_out,
+    a_deque_made_inside,
+    a_cache_of_tensors,
+    a_cache_of_a_method,
+    a_cache_of_what_is_installed,
+    an_ordered_dictionary,
+    an_attribute_of_the_function,
+    an_attribute_in_a_dictionary,
+    a_weak_reference,
+    the_version_of_a_result,
+    the_version_of_a_buffer,
+    the_name_of_a_node,
+    whether_there_is_a_node,
+    the_grad_of_a_result,
+    addresses,
+    identities,
+    the_time,
+    a_warning_of_the_users,
+    a_warning_of_torchs,
+    a_warning_in_python_of_torchs,
+    an_index_error_that_is_caught,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_seen_is_what_eager_shows(program: Program) -> None:
+    check(step, lambda: program, leaf(4), allow_fallback=True)
+
+
+def test_what_is_installed_ends_no_graph() -> None:
+    for program in (a_cache_of_what_is_installed, whether_there_is_a_node):
+        function, _ = program()
+        torch._dynamo.reset()
+        gradc.compile(function, fullgraph=True)(torch.ones(4, requires_grad=True))
+
+
+def test_dynamo_does_not_warn_of_what_it_cannot_trace() -> None:
+    torch._dynamo.reset()
+    run = gradc.compile(lambda x: (x.sin(), time.monotonic()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(torch.ones(4))
