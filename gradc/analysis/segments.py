@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gradc.analysis.hoist import Hoisted
 from gradc.errors import UnsupportedError
 from gradc.tape.ctx_state import is_python
+from gradc.tape.node_facts import LEAVES
 from gradc.tape.saves import Saves, saved_by
 from gradc.tape.tape import Edge, Node, Tape
 from gradc.torch_private.autograd import sequence_nr
@@ -195,7 +196,7 @@ class _Reach:
             node = edge[0]
             if node is None or edge in self.primal_of or (node in self.mask and self.mask[node] & bits == bits):
                 continue
-            if type(node).__name__ == "AccumulateGrad":
+            if node in LEAVES:
                 raise UnsupportedError("leaf made inside the region", where=self.tape.line_of(node))
             self.mask[node] = self.mask.get(node, 0) | bits
             stack += node.next_functions

@@ -35,6 +35,7 @@ from gradc.ir.values import TensorMeta
 from gradc.journal import Fallback, count, fallback, log
 from gradc.nodes.backward_call import BackwardCall
 from gradc.tape.ctx_state import is_python
+from gradc.tape.node_facts import RUNS_CPP_OF_OTHERS
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
@@ -200,7 +201,7 @@ class BackwardCache:
     def has_code_of_others(self) -> bool:
         """True if a node is no formula of torch's own: it may keep tensors of the tape where nothing else can be given out."""
         nodes = (node for segment in self.segments for node in segment.nodes)
-        return any(is_python(node) or type(node).__name__ == "CppFunction" for node in nodes)
+        return any(is_python(node) or node in RUNS_CPP_OF_OTHERS for node in nodes)
 
     def compile_nominal(self) -> None:
         """Compile each segment's backward for the usual case: every gradient defined, laid out as its value, no autocast.

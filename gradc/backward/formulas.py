@@ -24,6 +24,7 @@ from gradc.analysis.segments import Segment
 from gradc.backward.ops import gradc_ops
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
+from gradc.tape.node_facts import ASKS_FOR_SUBCLASS, ASKS_FOR_SUBCLASS_IF_COMPLEX, ASKS_UNDER_CREATE_GRAPH
 from gradc.tape.tape import Node, Tape
 from gradc.torch_private.autograd import all_input_metadata, input_metadata
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS
@@ -214,40 +215,20 @@ def formula_of(node: Node, create_graph: bool) -> Formula | None:
 
 # ---- nodes that have none
 
-# Nodes whose C++ formula takes another path for tensors that are "like a subclass", as fake tensors are, with other last
-# bits, strides or signs: they are run on the real tensors. Found by the op_db sweep and by reading the formulas.
-_ASKS_FOR_SUBCLASS = frozenset(
-    {
-        "MaskedSelectBackward0",
-        "LinalgEigBackward0",  # raises for a loss that depends on the phase of eigenvectors, but not on fake tensors
-    }
-)
-
-# Under create_graph those, and some of which only what is recorded is another: other strides and last bits at second order.
-_ASKS_UNDER_CREATE_GRAPH = _ASKS_FOR_SUBCLASS | {
-    "LinalgDetBackward0",
-    "LinalgEighBackward0",
-    "LinalgHouseholderProductBackward0",
-    "OrmqrBackward0",
-    "ProdBackward0",
-    "ProdBackward1",
-    "CumprodBackward0",
-}
-
 
 def refuse_other_formulas(tape: Tape, segment: Segment, create_graph: bool) -> None:
-    """Raise UnsupportedError for a node that does on fake tensors what it does not do on real ones."""
-    names = _ASKS_UNDER_CREATE_GRAPH if create_graph else _ASKS_FOR_SUBCLASS
+    """Raise UnsupportedError for a node that does on fake tensors what it does not do on real ones: they run on those."""
+    differing = ASKS_UNDER_CREATE_GRAPH if create_graph else ASKS_FOR_SUBCLASS
     for node in segment.nodes:
         op = tape.op_of(node)
         is_hidden = op is not node and formula_of(op, create_graph) is not None  # no hook gets there
-        if is_hidden or op.name() in names or (op.name() == "LinalgEighBackward0" and _is_complex(op)):
+        if is_hidden or op in differing or (op in ASKS_FOR_SUBCLASS_IF_COMPLEX and _is_complex(op)):
             raise UnsupportedError("formula that differs on fake tensors", op.name(), tape.line_of(node))
 
 
 def differs_on_fakes(node: Node) -> bool:
     """True if what the node's C++ code does on fake tensors may be other than on real ones, with or without recording."""
-    return node.name() in FORMULAS or node.name() in _ASKS_UNDER_CREATE_GRAPH
+    return node.name() in FORMULAS or node in ASKS_UNDER_CREATE_GRAPH
 
 
 def _is_complex(node: Node) -> bool:

@@ -20,6 +20,7 @@ from gradc.backward.formulas import differs_on_fakes
 from gradc.backward.run_nodes import telling_sums
 from gradc.errors import UnsupportedError
 from gradc.tape.ctx_state import is_python
+from gradc.tape.node_facts import LEAVES
 from gradc.tape.record import TapeRecorder
 from gradc.tape.tape import Edge, InnerGradient, Node, edge_of, op_of
 from gradc.torch_private.autograd import all_input_metadata
@@ -48,7 +49,7 @@ def grad_inside(tape: TapeRecorder, *args: Any, **kwargs: Any) -> Any:
 def reason_for_eager(outputs: Tensors, inputs: Tensors, arguments: Tensors, makes_zeros: bool) -> str:
     """See the module's docstring. ``arguments`` come from outside of the graph. ``makes_zeros``: of gradients that are None."""
     outside, ends = _edges(arguments), _edges(inputs)
-    if len(wanted := outside & ends) > 1 and not all(_is_leaf(node) for node, _ in wanted):
+    if len(wanted := outside & ends) > 1 and not all(node in LEAVES for node, _ in wanted):
         return "several arguments of which one has a history"
     edges, nodes = _walked(outputs, ends)
     if makes_zeros and not ends <= edges:
@@ -58,7 +59,7 @@ def reason_for_eager(outputs: Tensors, inputs: Tensors, arguments: Tensors, make
 
 
 def _what_is_unusual(node: Node) -> str:
-    if _is_leaf(node):
+    if node in LEAVES:
         return ""
     if is_python(node):
         return "code of an autograd.Function"
@@ -111,10 +112,6 @@ def _walked(outputs: Sequence[torch.Tensor], ends: set[Edge]) -> tuple[set[Edge]
 
 def _edges(tensors: Iterable[torch.Tensor]) -> set[Edge]:
     return {edge_of(tensor) for tensor in tensors if tensor.requires_grad}
-
-
-def _is_leaf(node: Node) -> bool:
-    return type(node).__name__ == "AccumulateGrad"
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -30,6 +30,7 @@ from gradc.ir.program import Program
 from gradc.nodes.backward_call import BackwardCall
 from gradc.nodes.live_call import Call, Place
 from gradc.tape.ctx_state import giving_out
+from gradc.tape.node_facts import CASTS
 from gradc.tape.record import packing
 from gradc.tape.tape import Edge, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
@@ -109,7 +110,7 @@ def _sharing_casts(tape: Tape, lives: Sequence[torch.Tensor]) -> Hoisted:
         edge = tape.primals[position].edge
         for node, _ in facts.uses_of(edge) if edge else ():
             dtype = input_metadata(node).dtype
-            if node.name() == "ToCopyBackward0" and (lives[position].device.type, dtype) in autocast_state().enabled:
+            if node in CASTS and (lives[position].device.type, dtype) in autocast_state().enabled:
                 casts.append(HoistedInput(Primal("weight", None, (node, 0), position, Cast(dtype))))
     inputs, detours = with_detours(facts, casts)
     return Hoisted(tape, (*tape.primals, *(hoisted.primal for hoisted in inputs)), tape.program, detours)

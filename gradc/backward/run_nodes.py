@@ -18,6 +18,7 @@ from gradc.analysis.segments import Segment
 from gradc.backward import formulas
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
+from gradc.tape.node_facts import LEAVES
 from gradc.tape.tape import Edge, Node, Tape
 from gradc.torch_private.autograd import engine_grad, input_metadata
 
@@ -84,7 +85,7 @@ def _reading(segment: Segment, found: dict[tuple[Node, int], torch.Tensor | None
 def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: list[Edge]) -> Iterator[None]:
     """While inside, nodes beyond the exits do nothing, though the engine visits them, and those of ``silent`` get nothing."""
     inside = set(segment.nodes)
-    beyond = {node for node, _ in targets if node not in inside and not _is_leaf(node)}
+    beyond = {node for node, _ in targets if node not in inside and node not in LEAVES}
     with contextlib.ExitStack() as stack:
         for node in beyond | {node for node, _ in silent}:
             stack.callback(node.register_prehook(_undefine).remove)
@@ -124,10 +125,6 @@ def _silenced(node: Node) -> Iterator[None]:
         yield
     finally:
         del node.apply
-
-
-def _is_leaf(node: Node) -> bool:
-    return type(node).__name__ == "AccumulateGrad"
 
 
 def _unreached_entries(segment: Segment, tangents: Sequence[torch.Tensor | None]) -> list[tuple[Edge, torch.Tensor]]:

@@ -25,6 +25,7 @@ from gradc.ir.recorder import symbolic_number
 from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.fakes import fake_primal
+from gradc.tape.node_facts import HIDES_NODE
 from gradc.tape.saves import saved_by
 from gradc.tape.tape import Edge, InnerGradient, Node, Primal, Saved, Tape, Unpacker, edge_of, weakly
 from gradc.tape.views import ViewRecorder, is_outdated
@@ -224,7 +225,7 @@ def _letting_go_of_written_views(tape: Tape) -> Tape:
     """
     nodes = _nodes(tape, tape.outputs)
     all_saved = list(tape.saved)
-    for node in [node for node in nodes if type(node).__name__ == "CopySlices"]:
+    for node in [node for node in nodes if node in HIDES_NODE]:
         op = tape.op_of(node)
         own = saved_by(tape, node).indices
         for index in own:

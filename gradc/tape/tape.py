@@ -28,6 +28,7 @@ from gradc.ir.known import KnownTensors
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
 from gradc.ir.values import Sym
+from gradc.tape.node_facts import HIDES_NODE
 from gradc.torch_private.autograd import is_view, sequence_nr
 from gradc.torch_private.fakes import FakeTensorMode
 
@@ -206,7 +207,7 @@ class Tape:
 
 def op_of(node: Node, where: str = "") -> Node:
     """See ``Tape.op_of``. ``where`` is the user's line."""
-    if type(node).__name__ != "CopySlices":
+    if node not in HIDES_NODE:
         return node
     if not native.is_built():
         raise UnsupportedError("in-place op on a view, without the extension", where=where)

@@ -79,9 +79,7 @@ def _segment_of(walk: Walk, node: int) -> _Segment | None:
     if native is not None:
         cache, number, symbols = native
         return _Segment(cache, number, cache.sizes_of(symbols))
-    if walk.name(node) != "SegmentFunctionBackward":
-        return None
     live = walk.node(node)
-    if not isinstance(live.backwards, BackwardCache):
-        return None  # of a derivative that could not be traced: its tape is run node by node
+    if not isinstance(getattr(live, "backwards", None), BackwardCache):
+        return None  # not gradc's; or of a derivative that could not be traced: its tape is run node by node
     return _Segment(live.backwards, live.segment.number, live.sizes)

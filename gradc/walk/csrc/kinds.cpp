@@ -5,11 +5,14 @@
 #include <c10/util/Type.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <typeinfo>
+#include <vector>
 
 namespace gradc {
 
@@ -19,13 +22,31 @@ using torch::autograd::Node;
 
 namespace {
 
-// Generated nodes that run live: their formulas take a slower way, with other bits or strides, when a mode records; or (the last) what
-// their kernel returns has other strides than on fake tensors, so that no trace would serve other sizes.
-bool has_other_bits_when_recorded(const std::string& name) {
-  static const std::array<const char*, 16> prefixes = {
-      "Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
-      "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr", "MkldnnRnnLayer"};
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
+// Something that is true of the generated nodes whose names begin so, and why that matters.
+struct NodeFact {
+  const char* why;
+  std::vector<std::string_view> prefixes;
+};
+
+// Generated nodes that run live.
+const std::array<NodeFact, 2>& facts_of_live_nodes() {
+  static const std::array<NodeFact, 2> facts = {
+      NodeFact{
+          "its formula takes a slower way, with other bits or strides, when a mode records",
+          {"Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
+           "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr"}},
+      NodeFact{
+          "what its kernel returns has other strides than on fake tensors, so that no trace would serve other sizes",
+          {"MkldnnRnnLayer"}}};
+  return facts;
+}
+
+bool runs_live(std::string_view name) {
+  const auto& facts = facts_of_live_nodes();
+  return std::any_of(facts.begin(), facts.end(), [&](const NodeFact& fact) {
+    const auto& prefixes = fact.prefixes;
+    return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) { return name.rfind(prefix, 0) == 0; });
+  });
 }
 
 Kind find_kind(const Node& node) {
@@ -41,7 +62,7 @@ Kind find_kind(const Node& node) {
     return Kind::python;
   }
   const bool is_known = name == "torch::autograd::CopyBackwards" ||
-      (name.rfind(generated, 0) == 0 && !has_other_bits_when_recorded(name.substr(generated.size())));
+      (name.rfind(generated, 0) == 0 && !runs_live(std::string_view(name).substr(generated.size())));
   return is_known ? Kind::generated : Kind::opaque;
 }
 
@@ -52,6 +73,11 @@ Kind kind_of(const Node& node) {
   const void* type = &typeid(node);
   const auto found = known.find(type);
   return found >= 0 ? static_cast<Kind>(found) : static_cast<Kind>(known.insert(type, static_cast<int32_t>(find_kind(node))).first);
+}
+
+bool keeps_number(const Node& node) {
+  return typeid(node) == typeid(torch::autograd::generated::MulBackward0) ||
+      typeid(node) == typeid(torch::autograd::generated::DivBackward0);
 }
 
 bool is_capturable(const Node& node, Kind kind) {

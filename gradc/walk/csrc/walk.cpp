@@ -4,7 +4,6 @@
 #include "walk/csrc/visit.h"
 
 #include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/input_metadata.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -194,10 +193,7 @@ void Walk::add_numbers(size_t node, const std::vector<int32_t>& found) {
   if (numbers.empty()) {
     return;
   }
-  const Node& live = *nodes[node].node;
-  const bool is_known = typeid(live) == typeid(torch::autograd::generated::MulBackward0) ||
-      typeid(live) == typeid(torch::autograd::generated::DivBackward0);
-  const bool is_input = numbers.size() == 1 && is_known && !tensors[numbers[0]].is_complex();
+  const bool is_input = numbers.size() == 1 && keeps_number(*nodes[node].node) && !tensors[numbers[0]].is_complex();
   append(key, is_input);
   if (is_input) {
     number_inputs.emplace_back(node, numbers[0]);
