@@ -17,8 +17,8 @@ import torch
 from gradc.analysis.detours import HoistedInput, with_detours
 from gradc.analysis.facts import Facts, Use
 from gradc.analysis.views_of_arguments import views_of_arguments
+from gradc.ir.metadata import tensor_meta
 from gradc.ir.program import Program
-from gradc.ir.recorder import tensor_meta
 from gradc.ir.values import Instruction, Slot
 from gradc.tape.tape import Primal, Tape, edge_of
 from gradc.tape.weight_casts import Cast

@@ -28,7 +28,7 @@ from gradc.backward.specialized import CutTape, Retrace, Specialized
 from gradc.backward.trace import Backward, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
 from gradc.executor import is_plan
-from gradc.ir.recorder import tensor_meta
+from gradc.ir.metadata import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.ir.values import TensorMeta

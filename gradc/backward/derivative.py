@@ -22,7 +22,7 @@ from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
 from gradc.backward.specialized import CutTape
 from gradc.backward.trace import fake_tangent, saved_name
-from gradc.ir.recorder import symbolic_number
+from gradc.ir.metadata import symbolic_number
 from gradc.ir.sizes import Sizes
 from gradc.ir.values import TensorMeta
 from gradc.tape.ctx_state import watching

@@ -248,6 +248,7 @@ def replacing(tape: Tape, recorder: Recorder, nodes: Iterable[Node], create_grap
         for node in nodes:
             if formula := formula_of(node, create_graph):
                 run = _Run(tape, recorder, node, formula)
+                stack.callback(run.stop_intercepting)  # if the node raised
                 stack.callback(node.register_prehook(run.before).remove)
                 stack.callback(node.register_hook(run.after).remove)
         yield
@@ -260,25 +261,26 @@ class _Run:
         self.tape, self.recorder, self.node, self.formula = tape, recorder, node, formula
         self.grads: Grads = ()
         self.is_grad_enabled = torch.is_grad_enabled()
+        self._intercepting = contextlib.ExitStack()
 
     def before(self, grads: Grads) -> None:
         self.grads, self.is_grad_enabled = grads, torch.is_grad_enabled()
         if not self.formula.keeps_calls:
             torch.set_grad_enabled(False)  # should the node raise, the engine sets it back
-            self.recorder.intercept = self._stand_in
+            self._intercepting.enter_context(self.recorder.intercepting(self._stand_in))
 
     def after(self, made: Grads, grads: Grads) -> Grads | None:
-        self.recorder.intercept = None
+        self.stop_intercepting()
         torch.set_grad_enabled(self.is_grad_enabled)
         if all(grad is None for grad in made):
             return None
         if any(grad is not None and grad.device.type != "cpu" for grad in self.grads):
             raise UnsupportedError("formula known for the CPU only", self.node.name(), self.tape.line_of(self.node))
-        place, self.recorder.place = self.recorder.place, self._place
-        try:
+        with self.recorder.placing(self._place):
             return tuple(map(_summed, self.formula.make(self.node, self.grads, made), made))
-        finally:
-            self.recorder.place = place
+
+    def stop_intercepting(self) -> None:
+        self._intercepting.close()
 
     def _stand_in(self, op: Any, args: Any, kwargs: Any) -> Any:
         """What a call that is not recorded gives. If that depends on values: something that nobody reads."""

@@ -21,7 +21,7 @@ import torch
 from gradc.ambient import Ambient, AutocastState, ambient, autocast_state
 from gradc.analysis.segments import Segment
 from gradc.errors import UnsupportedError
-from gradc.ir.recorder import symbolic_number, tensor_meta
+from gradc.ir.metadata import symbolic_number, tensor_meta
 from gradc.ir.values import Sym, TensorMeta
 from gradc.tape.tape import Edge, Tape
 from gradc.torch_private.autograd import input_metadata

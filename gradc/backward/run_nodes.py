@@ -99,17 +99,17 @@ def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
     """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
 
     def begin(grads: Any) -> None:
-        recorder.adds_up = False
+        recorder.sums.is_adding = False
 
     def end(made: Any, grads: Any) -> None:
-        recorder.adds_up = True
+        recorder.sums.is_adding = True
 
     with contextlib.ExitStack() as stack:
+        stack.callback(begin, ())
         for node in nodes:
             stack.callback(node.register_prehook(begin).remove)
             stack.callback(node.register_hook(end).remove)
         yield
-        recorder.adds_up = False
 
 
 def _undefine(grad_outputs: Any) -> tuple[None, ...]:

@@ -87,7 +87,7 @@ class _Inputs:
         tangent = fake_tangent(self.tape, meta)
         slot = self.recorder.add_input(tangent, "tangent", entry_label(self.tape, self.segment, position))
         if position in key.stealable:
-            self.recorder.stealable.add(slot)
+            self.recorder.sums.stealable.add(slot)
         return tangent
 
     def add_kept(self) -> None:

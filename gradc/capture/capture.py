@@ -9,8 +9,10 @@ run, and cuts the recording into pieces. See Note [Compiled autograd].
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +20,7 @@ import torch
 from gradc import native
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
-from gradc.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
+from gradc.torch_private.modes import innermost_dispatch_mode
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Observer:
         tensors = walk.tensors if tensors is None else tensors
         self.walk = walk
         self._origin = _ROOT
+        self._inside = contextlib.ExitStack()
         self.recorder = LiveRecorder(lambda: ("", self._origin))
         self._names = [walk.name(node) for node in range(walk.num_nodes)]
         self._inputs = tuple(
@@ -66,10 +69,13 @@ class Observer:
     # ---- what the native run tells
 
     def begin(self) -> None:
-        push_dispatch_mode(self.recorder)
+        with contextlib.ExitStack() as contexts:
+            for context in self._around():
+                contexts.enter_context(context)
+            self._inside = contexts.pop_all()
 
     def end(self) -> None:
-        pop_dispatch_mode()
+        self._inside.close()
         self._fail_if_tainted()
 
     def enter(self, node: int, inputs: Values) -> None:
@@ -150,6 +156,10 @@ class Observer:
         self.recorder.forget_tensors()
 
     # ---- helpers
+
+    def _around(self) -> tuple[AbstractContextManager[Any], ...]:
+        """What is in force around the run."""
+        return (innermost_dispatch_mode(self.recorder),)
 
     def _twins_among(self, tensors: list[torch.Tensor]) -> dict[int, int]:
         """Slots of walked tensors that are another handle of an earlier one, to that one's slot."""

@@ -13,8 +13,10 @@ import torch
 from gradc import native
 from gradc.ambient import autocast_set_to
 from gradc.ir.known import handle_of
+from gradc.ir.metadata import tensor_meta
 from gradc.ir.ops import EXPLICIT_OFFSET, depends_on_data
-from gradc.ir.recorder import Recorder, tensor_meta
+from gradc.ir.recorder import Recorder
+from gradc.ir.values import Instruction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +69,10 @@ class LiveRecorder(Recorder):
         known = self.slot_of(tensor)
         return self._find(tensor) if known is None else known
 
-    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> Instruction:
         if self.number is not None:
             args = tuple(self._number_as_tensor(value, parameter) for value, parameter in zip(args, op._schema.arguments))
-        super()._note(op, args, kwargs, result)
+        return super()._note(op, args, kwargs, result)
 
     def _number_as_tensor(self, value: Any, parameter: Any) -> Any:
         """The tensor that a number was before the mode unwrapped it: a number stands where the schema wants a tensor."""
@@ -90,7 +92,7 @@ class LiveRecorder(Recorder):
         return result
 
     def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
-        seen = self._seen_by(op)
+        seen = self.autocast.seen_by(op)
         if not seen.enabled:
             return op(*args, **kwargs)
         with autocast_set_to(seen):  # a mode runs with autocast off; in eager, what the kernel calls is cast

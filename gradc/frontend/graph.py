@@ -19,7 +19,7 @@ import torch.fx
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend.cells import decomposed
-from gradc.ir.recorder import is_cast_for
+from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
 
 _CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}

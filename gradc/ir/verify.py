@@ -24,11 +24,12 @@ import torch
 from gradc.ambient import AutocastState, autocast_state, set_autocast
 from gradc.config import is_set
 from gradc.errors import InternalError
+from gradc.ir.builder import PHANTOM
 from gradc.ir.known import RESERVED
 from gradc.ir.layouts import corrected
+from gradc.ir.metadata import tensor_meta
 from gradc.ir.ops import changes_layout
 from gradc.ir.program import Program
-from gradc.ir.recorder import PHANTOM, tensor_meta
 from gradc.ir.text import print_instruction, print_program
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode

@@ -15,7 +15,7 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.ir.layouts import has_free_strides
-from gradc.ir.recorder import tensor_meta
+from gradc.ir.metadata import tensor_meta
 from gradc.nodes.backward_call import BackwardCall
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_graph_kept, is_view, use_count, will_engine_execute
 

@@ -11,9 +11,9 @@ import dataclasses
 import torch
 
 from gradc.errors import UnsupportedError
+from gradc.ir.builder import PHANTOM
 from gradc.ir.ops import changes_layout, is_random, is_view_op
 from gradc.ir.program import Program
-from gradc.ir.recorder import PHANTOM
 from gradc.ir.values import Instruction, Ref, map_leaves
 
 _aten = torch.ops.aten

@@ -23,7 +23,7 @@ from gradc.analysis.order import LiveNode
 from gradc.analysis.outputs import AliasOfInput, AliasOfIntermediate, Constant, InputItself, Output, Value
 from gradc.analysis.segments import Segment
 from gradc.backward.cache import BackwardCache
-from gradc.ir.recorder import symbolic_number
+from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Sym
 from gradc.region.returned import Returned
 from gradc.tape.tape import Edge, Primal, Tape

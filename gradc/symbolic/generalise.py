@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -129,13 +130,8 @@ class _TraceObserver(Observer):
         super().__init__(walk, tensors)
         self._mode, self._known = mode, expected
 
-    def begin(self) -> None:
-        self._mode.__enter__()
-        super().begin()
-
-    def end(self) -> None:
-        super().end()
-        self._mode.__exit__(None, None, None)
+    def _around(self) -> tuple[AbstractContextManager[Any], ...]:
+        return (self._mode, *super()._around())
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
         if node not in self._known:

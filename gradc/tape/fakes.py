@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.recorder import symbolic_number
+from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Sym
 from gradc.torch_private.autograd import is_view
 from gradc.torch_private.fakes import FakeTensorMode

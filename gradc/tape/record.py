@@ -21,7 +21,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradc.ambient import autocast_set_to, autocast_state
 from gradc.errors import UnsupportedError
-from gradc.ir.recorder import symbolic_number
+from gradc.ir.autocast import CallerAutocast
+from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.fakes import fake_primal
@@ -65,9 +66,8 @@ class TapeRecorder:
         ``is_cast``: the line's call is itself a cast; ``has_autocast_kernel``: autocast casts for the line's call.
         """
         self._where = where
-        self.recorder.ambient = autocast_state()
-        self.recorder.is_autocast_at_work = has_autocast_kernel
-        self._may_cast = bool(self.recorder.ambient.enabled) and torch.is_autocast_cache_enabled() and not is_cast
+        self.recorder.autocast = CallerAutocast(autocast_state(), is_at_work=has_autocast_kernel)
+        self._may_cast = bool(self.recorder.autocast.state.enabled) and torch.is_autocast_cache_enabled() and not is_cast
         self._lines.append((next_sequence_nr(), where))
 
     def run(self, function: Callable[..., Any], primals: Sequence[Primal], fakes: Sequence[Any]) -> Tape:
@@ -159,7 +159,7 @@ class TapeRecorder:
         assert slot is not None and fake is not None, "a cast takes and returns a tensor"
         if self.is_derivative:
             copy = self.recorder.tensor_of(slot)
-            is_wanted = (copy.device.type, copy.dtype) in self.recorder.ambient.enabled
+            is_wanted = (copy.device.type, copy.dtype) in self.recorder.autocast.state.enabled
             if not is_wanted or copy.grad_fn is None or copy.grad_fn.next_functions[0] != source.edge:
                 return False
         return fake.requires_grad and fake.dtype == torch.float32

@@ -47,9 +47,8 @@ class ViewRecorder(Recorder):
         self._seen: set[int | None] = set()
         self._not_strided: set[int] = set()
 
-    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
-        super()._note(op, args, kwargs, result)
-        call = self.instructions[-1]
+    def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> Instruction:
+        call = super()._note(op, args, kwargs, result)
         if op in MOVES_MEMORY and len(self.aliases.family_of(call.reads[0])) > 1:
             raise UnsupportedError("tensor with views that is given other memory", where=call.where)
         self.aliases.note(call)
@@ -62,6 +61,7 @@ class ViewRecorder(Recorder):
             self._not_strided.update(
                 view for view, base in declared_views(call) if op in NOT_STRIDED or base in self._not_strided
             )
+        return call
 
     def _see_memory(self, slot: int | None) -> None:
         self._seen.add(slot)

@@ -17,14 +17,14 @@ def dispatch_modes() -> list[Any]:
     return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 
 
-def push_dispatch_mode(mode: Any) -> None:
-    """Make ``mode`` the innermost dispatch mode of this thread, without entering it."""
+@contextlib.contextmanager
+def innermost_dispatch_mode(mode: Any) -> Iterator[None]:
+    """While inside, ``mode`` is the innermost dispatch mode of this thread, without having been entered."""
     torch.utils._python_dispatch._push_mode(mode)
-
-
-def pop_dispatch_mode() -> Any:
-    """Take the innermost dispatch mode of this thread off, and return it."""
-    return torch.utils._python_dispatch._pop_mode()
+    try:
+        yield
+    finally:
+        torch.utils._python_dispatch._pop_mode()
 
 
 def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:

@@ -7,8 +7,8 @@ import sympy
 import torch
 
 from gradc.errors import InternalError
+from gradc.ir.builder import PHANTOM
 from gradc.ir.program import Program
-from gradc.ir.recorder import PHANTOM
 from gradc.ir.values import Ref, Sym
 from gradc.ir.verify import verify
 from tests.ir.build import recorded, with_call, with_slot
