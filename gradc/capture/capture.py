@@ -113,9 +113,9 @@ class Observer:
         self._open_boundary(node, before, outputs, after, is_stealable)
         self._note_region(node, inputs)
 
-    def snapshot(self, done: list[int], not_ready: list[Any], ready: list[Any], results: Values) -> None:
+    def snapshot(self, newly_done: list[int], not_ready: list[Any], ready: list[Any], results: Values) -> None:
         assert self._boundary is not None, "follows a boundary"
-        after = EngineState(tuple(done), self._waiting(not_ready), self._waiting(ready), self._slots(results))
+        after = EngineState(tuple(newly_done), self._waiting(not_ready), self._waiting(ready), self._slots(results))
         self._events.append(dataclasses.replace(self._boundary, after=after))
         self._boundary = None
 

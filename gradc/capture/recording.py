@@ -79,9 +79,12 @@ class Waiting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EngineState:
-    """The engine just after a node ran: which nodes did, what waits for other inputs, what is ready, and the results so far."""
+    """The engine just after a boundary: what waits for other inputs, what is ready, and the results so far.
 
-    done: tuple[int, ...] = ()
+    ``newly_done`` are the nodes that ran since the boundary before, so that all boundaries together name each node once.
+    """
+
+    newly_done: tuple[int, ...] = ()
     not_ready: tuple[Waiting, ...] = ()
     ready: tuple[Waiting, ...] = ()  # in heap order
     results: Slots = ()

@@ -1,6 +1,7 @@
 // A spec: what Python lays out for C++ to make an object of, a frozen dataclass. Read here field by field.
 //
 //     Spec(name, object).get<T>(field) -> T          word(word, words, spec) -> enum          as<T>(value, where) -> T
+//     Spec(name, object).refuse_others()             throws for a field that was not asked for
 //
 // What does not fit raises a SpecError, a ValueError in Python, that names the spec, the field and what was found there: a spec is
 // written by gradc itself, so that it is a bug.
@@ -8,6 +9,9 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <functional>
+#include <initializer_list>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,6 +57,7 @@ class __attribute__((visibility("hidden"))) Spec {
     return name_ + "." + field;
   }
   pybind11::object operator[](const char* field) const {
+    asked_for_.insert(field);
     if (!pybind11::hasattr(object_, field)) {
       throw SpecError("gradc: " + where(field) + " is missing in " + pybind11::repr(object_).cast<std::string>());
     }
@@ -72,9 +77,21 @@ class __attribute__((visibility("hidden"))) Spec {
     return items;
   }
 
+  // Throws for a field that nobody has asked for so far. `of_python` are those that only Python reads.
+  void refuse_others(std::initializer_list<std::string_view> of_python = {}) const {
+    auto known = asked_for_;
+    known.insert(of_python.begin(), of_python.end());
+    for (const auto& [field, value] : pybind11::dict(object_.attr("__dict__"))) {
+      if (known.count(field.cast<std::string>()) == 0) {
+        throw SpecError("gradc: " + where(field.cast<std::string>().c_str()) + " is unknown");
+      }
+    }
+  }
+
  private:
   std::string name_;
   pybind11::handle object_;
+  mutable std::set<std::string, std::less<>> asked_for_;
 };
 
 } // namespace gradc

@@ -78,7 +78,7 @@ def _moved_state(state: EngineState, source: dict[int, int]) -> EngineState:
         tuple(Waiting(waiting.node, _sources(waiting.inputs, source)) for waiting in nodes)
         for nodes in (state.not_ready, state.ready)
     )
-    return EngineState(state.done, not_ready, ready, _sources(state.results, source))
+    return EngineState(state.newly_done, not_ready, ready, _sources(state.results, source))
 
 
 def is_same(own: Trace, names: Sequence[sympy.Symbol], values: Values, other: Trace) -> bool:
@@ -169,7 +169,7 @@ class _Comparison:
 
     def _states(self, own: EngineState, other: EngineState) -> bool:
         return (
-            own.done == other.done
+            own.newly_done == other.newly_done
             and self._slots(own.results, other.results)
             and self._waiting(own.not_ready, other.not_ready)
             and self._waiting(own.ready, other.ready)

@@ -58,8 +58,27 @@ def test_a_hook_makes_a_boundary_with_the_state_after_it() -> None:
     assert len(boundary.inputs) == len(boundary.outputs) == len(boundary.expected) == len(boundary.is_stealable) == 1
     (expected,) = boundary.expected
     assert expected.dtype is torch.float32 and expected.numbers == (3, 1)
-    assert boundary.node in boundary.after.done
+    assert boundary.node in boundary.after.newly_done
     assert boundary.after.slots() <= set(range(len(found.slots)))
+
+
+def hooked_chain(length: int) -> torch.Tensor:
+    hidden = torch.ones(3, requires_grad=True)
+    for _ in range(length):
+        hidden = hidden.sin()
+        hidden.register_hook(lambda grad: grad * 2)
+    return hidden.sum()
+
+
+@pytest.mark.parametrize("length", [1, 20, 40])
+def test_the_states_after_boundaries_name_each_node_once(length: int) -> None:
+    """Each copied what had run so far: a chain of twice as many hooked nodes took four times as much."""
+    found, _ = captured(hooked_chain(length))
+    states = [boundary.after for boundary in found.boundaries]
+    done = [node for state in states for node in state.newly_done]
+    assert done == list(dict.fromkeys(done)) and len(done) == length + 2
+    assert sum(len(waiting.inputs) for state in states for waiting in (*state.ready, *state.not_ready)) <= len(states)
+    assert all(boundary.node == state.newly_done[-1] for boundary, state in zip(found.boundaries, states, strict=True))
 
 
 def test_state_needs_what_waits_and_what_is_a_result() -> None:

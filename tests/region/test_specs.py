@@ -65,6 +65,25 @@ def test_a_region_without_a_field(specs, field):
         extension.Region(without(specs["region"], field))
 
 
+def with_another(spec: Any) -> Any:
+    return types.SimpleNamespace(**vars(spec), colour="red")
+
+
+def test_a_field_that_nobody_knows(specs):
+    region, plan = specs["region"], specs["plan"]
+    with pytest.raises(ValueError, match=r"RegionSpec\.colour is unknown"):
+        extension.Region(with_another(region))
+    with pytest.raises(ValueError, match=r"NativeSegment\.colour is unknown"):
+        extension.Region(dataclasses.replace(region, segments=[with_another(region.segments[0])]))
+    entry = with_another(region.segments[0].entries[0])
+    with pytest.raises(ValueError, match=r"Entry\.colour is unknown"):
+        extension.Region(dataclasses.replace(region, segments=[dataclasses.replace(region.segments[0], entries=[entry])]))
+    with pytest.raises(ValueError, match=r"PlanSpec\.colour is unknown"):
+        extension.Plan(with_another(plan))
+    with pytest.raises(ValueError, match=r"Step\.colour is unknown"):
+        extension.Plan(dataclasses.replace(plan, steps=(with_another(plan.steps[0]), *plan.steps[1:])))
+
+
 def test_a_plan_that_says_what_is_unknown(specs):
     spec = specs["plan"]
     with pytest.raises(ValueError, match=r"PlanSpec\.symbols cannot be 'length'; it is one of int, size, stride"):

@@ -86,7 +86,7 @@ def test_a_boundary_cuts() -> None:
 
 
 def test_what_waits_at_a_boundary_is_kept_until_there() -> None:
-    state = EngineState(done=(0, 1), not_ready=(Waiting(2, (0, -1)),), results=(-1,))
+    state = EngineState(newly_done=(0, 1), not_ready=(Waiting(2, (0, -1)),), results=(-1,))
     spec, _ = spec_of(around_a_boundary(after=state))
     assert spec.pieces[0].dying == ()  # the state after the boundary holds it
     assert spec.boundaries[0].dying == (0, 1)
@@ -179,6 +179,32 @@ def test_a_missing_field_is_named() -> None:
         recording_of(dataclasses.replace(spec, pieces=pieces))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"BoundarySpec\.boundary is missing"):
         recording_of(dataclasses.replace(spec, boundaries=(without(spec.boundaries[0], "boundary"),)))  # type: ignore[arg-type]
+
+
+def with_another(spec: Any) -> Any:
+    return types.SimpleNamespace(**vars(spec), colour="red")
+
+
+@needs_native
+def test_a_field_that_nobody_knows_is_named() -> None:
+    spec, _ = spec_of(around_a_boundary(expected=(Expected(b"float", (3,), torch.float32),)))
+    with pytest.raises(ValueError, match=r"RecordingSpec\.colour is unknown"):
+        recording_of(with_another(spec))
+    with pytest.raises(ValueError, match=r"Piece\.colour is unknown"):
+        recording_of(dataclasses.replace(spec, pieces=(with_another(spec.pieces[0]), spec.pieces[1])))
+    (one,) = spec.boundaries
+    boundary = one.boundary
+    changed = {
+        "BoundarySpec": with_another(one),
+        "Boundary": dataclasses.replace(one, boundary=with_another(boundary)),
+        "EngineState": dataclasses.replace(one, boundary=dataclasses.replace(boundary, after=with_another(boundary.after))),
+        "Expected": dataclasses.replace(
+            one, boundary=dataclasses.replace(boundary, expected=(with_another(boundary.expected[0]),))
+        ),
+    }
+    for name, other in changed.items():
+        with pytest.raises(ValueError, match=rf"{name}\.colour is unknown"):
+            recording_of(dataclasses.replace(spec, boundaries=(other,)))
 
 
 @needs_native

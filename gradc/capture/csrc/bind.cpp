@@ -47,7 +47,7 @@ class PythonObserver : public Observer {
   }
   void snapshot(Snapshot<at::Tensor> state) override {
     const py::gil_scoped_acquire gil;
-    call("snapshot", state.done, to_python(state.not_ready), to_python(state.ready), to_python(state.results));
+    call("snapshot", state.newly_done, to_python(state.not_ready), to_python(state.ready), to_python(state.results));
   }
   void accumulated(uint32_t node, const at::Tensor& grad) override {
     const py::gil_scoped_acquire gil;

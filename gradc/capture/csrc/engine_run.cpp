@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace gradc {
 
@@ -40,7 +41,6 @@ EngineRun::EngineRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
       tensors_(stand_ins ? stand_ins->tensors : walk.tensors),
       holders_(tensors_, [this] { return waiting(); }),
       dependencies_(walk.nodes.size()),
-      not_ready_(walk.nodes.size()),
       results_(walk.request.is_partial && !walk.request.accumulates ? walk.request.outputs.size() : 0) {
   for (const auto& live : walk.nodes) {
     for (const auto& edge : live.node->next_edges()) {
@@ -99,8 +99,9 @@ void EngineRun::start() {
   }
 }
 
-variable_list EngineRun::resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs) {
-  for (const auto index : state.done) {
+variable_list EngineRun::resume(
+    const std::vector<uint32_t>& done, Snapshot<at::Tensor> state, uint32_t node, variable_list outputs) {
+  for (const auto index : done) {
     if (index == node) {
       continue; // its edges are followed below
     }
@@ -110,14 +111,13 @@ variable_list EngineRun::resume(const Snapshot<at::Tensor>& state, uint32_t node
       }
     }
   }
-  for (const auto& waiting : state.not_ready) {
-    not_ready_[waiting.node] = waiting.inputs;
+  for (auto& waiting : state.not_ready) {
+    not_ready_.emplace(waiting.node, std::move(waiting.inputs));
   }
-  for (const auto& waiting : state.ready) {
-    ready_.push_back({walk_.nodes[waiting.node].node->sequence_nr(), waiting.node, waiting.inputs});
+  for (auto& waiting : state.ready) {
+    ready_.push_back({walk_.nodes[waiting.node].node->sequence_nr(), waiting.node, std::move(waiting.inputs)});
   }
-  results_ = state.results;
-  done_ = state.done;
+  results_ = std::move(state.results);
   send(node, std::move(outputs));
   return loop();
 }
@@ -135,7 +135,7 @@ variable_list EngineRun::loop() {
 // As Engine::evaluate_function.
 void EngineRun::evaluate(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
-  done_.push_back(node);
+  newly_done_.push_back(node);
   for (const auto& [position, number] : live.captures) {
     results_[number] = inputs[position];
   }
@@ -246,17 +246,14 @@ void EngineRun::send(uint32_t from, variable_list outputs) {
 void EngineRun::receive(const Edge& edge, at::Tensor value) {
   const auto node = static_cast<uint32_t>(walk_.index_of(edge.function.get()));
   const bool is_ready = --dependencies_[node] == 0;
-  auto& waiting = not_ready_[node];
-  if (!waiting) {
-    if (!walk_.nodes[node].is_run()) {
-      return;
-    }
-    waiting.emplace(edge.function->num_inputs());
+  if (!walk_.nodes[node].is_run()) {
+    return;
   }
-  add(*waiting, edge.input_nr, std::move(value));
+  const auto waiting = not_ready_.try_emplace(node, edge.function->num_inputs()).first;
+  add(waiting->second, edge.input_nr, std::move(value));
   if (is_ready) {
-    variable_list inputs = std::move(*waiting);
-    waiting.reset();
+    variable_list inputs = std::move(waiting->second);
+    not_ready_.erase(waiting);
     push(node, std::move(inputs));
   }
 }
@@ -308,10 +305,8 @@ std::vector<const variable_list*> EngineRun::waiting() const {
   for (const auto& task : ready_) {
     lists.push_back(&task.inputs);
   }
-  for (const auto& inputs : not_ready_) {
-    if (inputs) {
-      lists.push_back(&*inputs);
-    }
+  for (const auto& [node, inputs] : not_ready_) {
+    lists.push_back(&inputs);
   }
   if (in_flight_) {
     lists.push_back(in_flight_);
@@ -324,13 +319,11 @@ void EngineRun::push(uint32_t node, variable_list inputs) {
   std::push_heap(ready_.begin(), ready_.end());
 }
 
-Snapshot<at::Tensor> EngineRun::snapshot() const {
+Snapshot<at::Tensor> EngineRun::snapshot() {
   Snapshot<at::Tensor> state;
-  state.done = done_;
-  for (uint32_t node = 0; node < not_ready_.size(); ++node) {
-    if (not_ready_[node]) {
-      state.not_ready.push_back({node, *not_ready_[node]});
-    }
+  state.newly_done = std::exchange(newly_done_, {});
+  for (const auto& [node, inputs] : not_ready_) {
+    state.not_ready.push_back({node, inputs});
   }
   for (const auto& task : ready_) {
     state.ready.push_back({task.node, task.inputs});

@@ -11,6 +11,7 @@
 #include "capture/csrc/observer.h"
 #include "walk/csrc/walk.h"
 
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -33,7 +34,9 @@ class EngineRun {
   variable_list as_returned(variable_list results) const {
     return holders_.as_returned(std::move(results));
   }
-  variable_list resume(const Snapshot<at::Tensor>& state, uint32_t node, variable_list outputs);
+  // Goes on from `state` after `node`; `done` are all nodes that ran before.
+  variable_list resume(
+      const std::vector<uint32_t>& done, Snapshot<at::Tensor> state, uint32_t node, variable_list outputs);
 
  private:
   struct Task {
@@ -63,7 +66,7 @@ class EngineRun {
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   bool keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const;
   std::vector<const variable_list*> waiting() const;
-  Snapshot<at::Tensor> snapshot() const;
+  Snapshot<at::Tensor> snapshot();
 
   Walk& walk_;
   Observer* observer_;
@@ -71,9 +74,9 @@ class EngineRun {
   const variable_list& tensors_; // the walked ones, or those that stand for them
   Holders holders_;
   std::vector<int> dependencies_;
-  std::vector<std::optional<variable_list>> not_ready_;
+  std::map<uint32_t, variable_list> not_ready_; // what nodes got so far that wait for more
   std::vector<Task> ready_; // a heap
-  std::vector<uint32_t> done_;
+  std::vector<uint32_t> newly_done_; // since the last snapshot
   variable_list results_;
   const variable_list* in_flight_ = nullptr; // outputs on their way to their edges
 };

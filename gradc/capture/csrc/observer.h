@@ -7,7 +7,8 @@
 
 namespace gradc {
 
-// The state of the engine just after a node ran: which nodes did, and what waits. Values are tensors, or slots.
+// The state of the engine just after a node ran: which nodes did since the snapshot before, and what waits. Values are tensors,
+// or slots.
 template <typename Value>
 struct Waiting {
   uint32_t node;
@@ -15,7 +16,7 @@ struct Waiting {
 };
 template <typename Value>
 struct Snapshot {
-  std::vector<uint32_t> done;
+  std::vector<uint32_t> newly_done;
   std::vector<Waiting<Value>> not_ready;
   std::vector<Waiting<Value>> ready; // in heap order
   std::vector<Value> results;

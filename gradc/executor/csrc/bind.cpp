@@ -60,6 +60,7 @@ class Builder {
       plan_->outputs.push_back(make_operand(output, nullptr));
     }
     add_symbols();
+    spec_.refuse_others();
     return plan_;
   }
 
@@ -94,6 +95,7 @@ class Builder {
     }
     step.kept = spec.get<std::vector<Index>>("kept");
     step.reuse = spec.get<std::optional<Index>>("reuse").value_or(-1);
+    spec.refuse_others({"writes", "shares"}); // of ops that leave versions alone
     choose_kernel(step);
     return step;
   }

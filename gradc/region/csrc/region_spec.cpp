@@ -18,6 +18,7 @@ EntryLayout make_entry(const py::handle& entry) {
   layout.value = spec.get<int64_t>("value");
   layout.shape = spec.get<std::vector<int64_t>>("shape");
   layout.options = at::TensorOptions().dtype(spec.get<c10::ScalarType>("dtype")).device(spec.get<at::Device>("device"));
+  spec.refuse_others();
   return layout;
 }
 
@@ -37,6 +38,7 @@ SegmentLayout make_segment(const py::handle& segment) {
   }
   layout.num_tangents = spec.get<size_t>("num_tangents");
   layout.has_hidden_saves = spec.get<bool>("has_hidden_saves");
+  spec.refuse_others();
   return layout;
 }
 
@@ -70,6 +72,7 @@ std::shared_ptr<RegionLayout> make_region(const py::object& object) {
   region->is_fine = spec.get<bool>("is_fine");
   region->forced_autocast = spec.get<Key>("forced_autocast");
   region->derive = make_python_derive(spec["backwards"]);
+  spec.refuse_others({"shapes"});
   region->backwards = std::vector<BackwardCache>(region->segments.size());
   return region;
 }

@@ -85,6 +85,7 @@ Piece make_piece(const py::handle& source) {
   piece.nodes = spec.get<std::vector<uint32_t>>("nodes");
   piece.grads = spec.get<std::vector<std::pair<uint32_t, Index>>>("grads");
   piece.leaves = spec.get<std::vector<uint32_t>>("leaves");
+  spec.refuse_others();
   return piece;
 }
 
@@ -92,10 +93,11 @@ Piece make_piece(const py::handle& source) {
 Snapshot<Index> make_snapshot(const py::object& source) {
   const Spec spec("EngineState", source);
   Snapshot<Index> snapshot;
-  snapshot.done = spec.get<std::vector<uint32_t>>("done");
+  snapshot.newly_done = spec.get<std::vector<uint32_t>>("newly_done");
   snapshot.not_ready = make_waiting(spec, "not_ready");
   snapshot.ready = make_waiting(spec, "ready");
   snapshot.results = spec.get<std::vector<Index>>("results");
+  spec.refuse_others();
   return snapshot;
 }
 
@@ -116,8 +118,11 @@ Boundary make_boundary(const py::handle& object) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(head.data());
     boundary.metadata.emplace_back(bytes, bytes + head.size());
     boundary.numbers.push_back(make_terms(expected, "numbers"));
+    expected.refuse_others({"dtype"});
   }
   boundary.snapshot = make_snapshot(source["after"]);
+  source.refuse_others({"position"});
+  spec.refuse_others();
   return boundary;
 }
 
@@ -146,6 +151,7 @@ std::shared_ptr<Recording> make_recording(const Walk& walk, const py::object& ob
   recording->results = spec.get<std::vector<Index>>("results");
   recording->terms = make_terms(spec, "terms");
   recording->symbols = spec.get<std::vector<size_t>>("symbols");
+  spec.refuse_others({"has_offsets"});
   return recording;
 }
 

@@ -44,7 +44,7 @@ class Replay {
       auto outputs = run_boundary(boundary);
       if (!is_expected(boundary, outputs) || !is_as_walked(recording_.pieces[i + 1])) {
         gave_up = true;
-        return go_on(boundary, std::move(outputs));
+        return go_on(i, std::move(outputs));
       }
       for (size_t k = 0; k < outputs.size(); ++k) {
         if (boundary.outputs[k] >= 0) {
@@ -178,16 +178,26 @@ class Replay {
     return result;
   }
 
-  variable_list go_on(const Boundary& boundary, variable_list outputs) {
+  // The nodes that have run when the boundary of that number has.
+  std::vector<uint32_t> done_until(size_t number) const {
+    std::vector<uint32_t> done;
+    for (size_t i = 0; i <= number; ++i) {
+      const auto& newly_done = recording_.boundaries[i].snapshot.newly_done;
+      done.insert(done.end(), newly_done.begin(), newly_done.end());
+    }
+    return done;
+  }
+
+  variable_list go_on(size_t number, variable_list outputs) {
+    const auto& boundary = recording_.boundaries[number];
     Snapshot<at::Tensor> state;
-    state.done = boundary.snapshot.done;
     state.not_ready = filled(boundary.snapshot.not_ready);
     state.ready = filled(boundary.snapshot.ready);
     for (const auto slot : boundary.snapshot.results) {
       state.results.push_back(value(slot));
     }
     values_.clear();
-    return EngineRun(walk_).resume(state, boundary.node, std::move(outputs));
+    return EngineRun(walk_).resume(done_until(number), std::move(state), boundary.node, std::move(outputs));
   }
 
   Walk& walk_;
