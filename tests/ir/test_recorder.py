@@ -100,3 +100,34 @@ def test_a_data_dependent_number_is_refused():
 
     with pytest.raises((UnsupportedError, RuntimeError)), FakeTensorMode() as mode:
         recorded(lambda x: x * x.sum().item(), mode.from_tensor(torch.ones(2)))
+
+
+def test_what_stands_in_for_ops_is_not_noted_and_goes_when_it_raises():
+    recorder = Recorder("program")
+    x = torch.ones(2)
+    recorder.add_input(x, "x")
+
+    def fail(op, args, kwargs):
+        raise ValueError(str(op))
+
+    with torch.no_grad(), recorder:
+        with recorder.intercepting(lambda op, args, kwargs: args[0]):
+            assert x.sin() is x
+            with pytest.raises(ValueError, match="cos"), recorder.intercepting(fail):
+                x.cos()
+            assert x.exp() is x
+        y = x.tanh()
+    assert ops(recorder.program([y])) == ["tanh"]
+
+
+def test_the_place_of_calls_is_what_it_was_after_an_error():
+    recorder = Recorder("program", place=lambda: ("line 1", "outer"))
+    x = torch.ones(2)
+    recorder.add_input(x, "x")
+    with torch.no_grad(), recorder:
+        with pytest.raises(ValueError, match="inside"), recorder.placing(lambda: ("line 2", "inner")):
+            y = x.sin()
+            raise ValueError("inside")
+        z = y.cos()
+    made = recorder.program([z]).instructions
+    assert [(call.where, call.origin) for call in made] == [("line 2", "inner"), ("line 1", "outer")]

@@ -1,0 +1,49 @@
+"""When a sum of gradients is written over its first addend, and what then shows."""
+
+import pytest
+import torch
+
+from gradc.ir.sums import EngineSums
+
+
+@pytest.fixture
+def addend():
+    return torch.empty_strided((1, 3), (7, 1))  # no new tensor has such a stride in a dimension of size 1
+
+
+def is_written_over(addend, stealable=(), slot=0, is_input=False):
+    sums = EngineSums()
+    sums.stealable.update(stealable)
+    with torch.no_grad():
+        return sums.is_written_over(addend, torch.empty(1, 3), slot, is_input)
+
+
+def test_a_tensor_that_nobody_else_holds(addend):
+    assert is_written_over(addend)
+
+
+def test_not_what_gradients_flow_through(addend):
+    with torch.enable_grad():
+        assert not EngineSums().is_written_over(addend, torch.empty(1, 3), 0, False)
+
+
+def test_not_a_view(addend):
+    assert not is_written_over(addend.view(1, 3))
+
+
+def test_an_input_only_if_it_may_be_stolen(addend):
+    assert not is_written_over(addend, is_input=True)
+    assert is_written_over(addend, is_input=True, stealable=[0])
+    assert not is_written_over(addend, is_input=True, stealable=[1])
+
+
+def test_nothing_shows_where_the_sum_lies_as_the_addend_does():
+    assert not is_written_over(torch.empty(1, 3))
+
+
+def test_not_what_others_hold(addend):
+    w = torch.ones(3, requires_grad=True)
+    held = [w * addend for _ in range(5)]  # each node saves it
+    assert not is_written_over(addend)
+    held.clear()
+    assert is_written_over(addend)
