@@ -31,7 +31,7 @@ from gradc.ambient import AutocastState, autocast_of, autocast_state, unsupporte
 from gradc.backends import lookup_backend
 from gradc.backward.settings import Settings
 from gradc.config import config
-from gradc.errors import OP_ERRORS, UnsupportedError
+from gradc.errors import GradcError, InternalError, UnsupportedError, is_passing
 from gradc.frontend.graph import examples_of, placeholders, runner_of, user_line, user_name
 from gradc.options import CompileOptions
 from gradc.region.region import Region, build_region
@@ -95,12 +95,16 @@ def _fake_mode() -> FakeTensorMode:
 
 @contextlib.contextmanager
 def _telling_errors_of_tracing() -> Iterator[None]:
-    """What eager would raise too, eager shall raise; what only fake tensors cannot do, eager can."""
+    """What eager would raise too, eager shall raise; what only tracing meets, eager does not."""
     try:
         yield
     except FAKE_TENSOR_ERRORS as error:
         raise UnsupportedError("data-dependent op", str(error).split("\n")[0]) from error
-    except OP_ERRORS as error:
+    except (UnsupportedError, GradcError, InternalError):
+        raise
+    except Exception as error:
+        if is_passing(error):
+            raise  # to be tried again: see run_eagerly_where_dynamo_fails
         text = str(error).split("\n")[0]
         kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
         raise UnsupportedError(kind, text) from error

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
-from torch._dynamo.exc import InternalTorchDynamoError, TorchRuntimeError
+from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
+from gradc.errors import is_passing
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -18,7 +19,9 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
     """Run a frame as it is if Dynamo breaks down over it: an assertion of its own fails, or a call with fake tensors does.
 
     The user may be to blame: eager then says so in its own words, and the next call is tried again. Code that fails twice is
-    never compiled. Not under ``fullgraph=True``. ``note`` is called with the error's words and the place of the code.
+    never compiled. Where only memory ran out, or recursion was too deep, in Dynamo or in gradc, every next call is tried
+    again: that may not happen there. Not under ``fullgraph=True``. ``note`` is called with the error's words and the place of
+    the code.
     """
     failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -27,14 +30,18 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, frame, *args, **kwargs)
-            except (AssertionError, InternalTorchDynamoError, TorchRuntimeError) as error:
+            except (AssertionError, BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError) as error:
                 if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
                     raise
+                passing = _passing_cause(error)
+                if isinstance(error, BackendCompilerFailed) and passing is None:
+                    raise
                 code = frame.f_code
-                text = f"{type(error).__name__}: {error}".split("\n")[0]
+                text = f"{type(passing or error).__name__}: {passing or error}".split("\n")[0]
                 note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
-                action = FrameAction.SKIP if code in failed else FrameAction.DEFAULT
-                failed.add(code)
+                action = FrameAction.SKIP if code in failed and passing is None else FrameAction.DEFAULT
+                if passing is None:
+                    failed.add(code)
                 return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(action, FrameAction.DEFAULT))
 
         return call
@@ -44,3 +51,11 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         "A program that runs in eager must not raise because Dynamo breaks down over it.",
         (Replace(ConvertFrame, "__call__", make),),
     )
+
+
+def _passing_cause(error: BaseException) -> BaseException | None:
+    """What says nothing about the program, if that is what Dynamo wrapped."""
+    cause: BaseException | None = error
+    while cause is not None and not is_passing(cause):
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
+    return cause

@@ -1,0 +1,100 @@
+"""What a compilation raises is not the user's error: the call runs eagerly, counted, and is tried again where that may help."""
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+
+import gradc
+from gradc.bits import same_bits
+from gradc.errors import InternalError
+from gradc.frontend import compile as compiling
+from tests.compilers import GRADC
+
+OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried")
+PASSING = [MemoryError(), RecursionError(), torch.OutOfMemoryError("CUDA out of memory"), OUT_OF_MEMORY]
+OTHERS = [AttributeError("no next_functions"), KeyError("x"), AssertionError(), RuntimeError("not here"), ZeroDivisionError()]
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    GRADC.reset()
+    yield
+    GRADC.reset()
+
+
+def function(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().exp().sum()
+
+
+def leaf() -> torch.Tensor:
+    return torch.arange(4.0, requires_grad=True)
+
+
+def raising(error: BaseException) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def assert_right(compiled: Any, is_region: bool) -> None:
+    x, y = leaf(), leaf()
+    found, expected = compiled(x), function(y)
+    assert same_bits(found, expected) and (type(found.grad_fn) is not type(expected.grad_fn)) == is_region
+    found.backward()
+    expected.backward()
+    assert same_bits(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_an_error_that_says_nothing_about_the_program_is_not_kept(error, monkeypatch):
+    compiled = gradc.compile(function)
+    with monkeypatch.context() as broken:
+        broken.setattr(compiling, "record", raising(error))
+        for number in (1, 2, 3):
+            assert_right(compiled, is_region=False)
+            assert gradc.counters["fallbacks"] == {"tracing failed": number}
+    assert_right(compiled, is_region=True)
+    assert gradc.counters["fallbacks"] == {"tracing failed": 3}
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_nor_is_it_under_fullgraph_where_it_is_raised(error, monkeypatch):
+    compiled = gradc.compile(function, fullgraph=True)
+    with monkeypatch.context() as broken, pytest.raises(Exception, match=type(error).__name__):
+        broken.setattr(compiling, "record", raising(error))
+        compiled(leaf())
+    assert_right(compiled, is_region=True)
+
+
+def test_too_deep_a_recursion_at_the_first_call_is_not_kept():
+    compiled, x = gradc.compile(function), leaf()
+
+    def deeper() -> None:
+        """Calls at the greatest depth that lets it begin."""
+        try:
+            deeper()
+        except RecursionError:
+            with contextlib.suppress(RecursionError):
+                compiled(x)
+                return
+            raise
+
+    with contextlib.suppress(RecursionError):
+        deeper()
+    assert_right(compiled, is_region=True)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_any_other_error_of_tracing_is_a_counted_fallback(error, monkeypatch):
+    monkeypatch.setattr(compiling, "record", raising(error))
+    assert_right(gradc.compile(function), is_region=False)
+    assert set(gradc.counters["fallbacks"]) == {f"tracing raised {type(error).__name__}"}
+
+
+def test_a_fault_of_gradc_s_own_is_told(monkeypatch):
+    monkeypatch.setattr(compiling, "record", raising(InternalError("a pass broke the Program")))
+    with pytest.raises(Exception, match="a pass broke the Program"):
+        gradc.compile(function)(leaf())
