@@ -21,6 +21,7 @@ from gradc.torch_private.modes import (
     close_autocast,
     close_transforms,
     is_anomaly_enabled,
+    is_below_autograd,
     is_forward_ad_active,
     is_functorch_active,
     is_layout_enforced,
@@ -78,7 +79,7 @@ def unsupported_mode() -> str:
         return "forward-mode AD"
     if is_anomaly_enabled():
         return "anomaly mode"
-    return ""
+    return "kernel of an op" if is_below_autograd() else ""
 
 
 def autocast_state() -> AutocastState:

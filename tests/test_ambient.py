@@ -137,10 +137,11 @@ class Watching(TorchDispatchMode):
 
 
 MODES = {
-    "": contextlib.nullcontext,
+    "": torch.inference_mode,
     "dispatch mode": Watching,
     "forward-mode AD": torch.autograd.forward_ad.dual_level,
     "anomaly mode": lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
+    "kernel of an op": torch._C._AutoDispatchBelowAutograd,
 }
 
 

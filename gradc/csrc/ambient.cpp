@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pybind11/stl.h>
@@ -109,7 +110,11 @@ std::string_view unsupported_mode() {
   if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) {
     return "forward-mode AD";
   }
-  return torch::autograd::AnomalyMode::is_enabled() ? "anomaly mode" : "";
+  if (torch::autograd::AnomalyMode::is_enabled()) {
+    return "anomaly mode";
+  }
+  const bool is_below_autograd = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+  return is_below_autograd && !c10::InferenceMode::is_enabled() ? "kernel of an op" : "";
 }
 
 void bind_ambient(py::module_& module) {

@@ -48,6 +48,7 @@ def patches() -> Patches:
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.leave_closed(is_ours),
+            dynamo.leave_kernels_alone(is_ours),
             dynamo.read_from_the_tensor(is_ours),
             dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),

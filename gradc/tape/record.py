@@ -25,6 +25,7 @@ from gradc.ir.autocast import CallerAutocast
 from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
+from gradc.tape.custom_ops import is_custom
 from gradc.tape.fakes import fake_primal
 from gradc.tape.node_facts import HIDES_NODE
 from gradc.tape.saves import saved_by
@@ -102,7 +103,7 @@ class TapeRecorder:
             is_derivative=self.is_derivative,
             is_nested=self.is_nested,
             inner_gradients=tuple(self.inner_gradients),
-            has_custom_ops=any(call.op.namespace not in ("aten", "prim", "prims") for call in program.instructions),
+            has_custom_ops=any(is_custom(call.op) for call in program.instructions),
             first_sequence_nr=first_sequence_nr,
             lines=tuple(self._lines),
             symints=MappingProxyType(symints),

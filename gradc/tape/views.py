@@ -22,7 +22,8 @@ from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, ViewStep, declared_views
 from gradc.ir.ops import MOVES_MEMORY, NOT_STRIDED
 from gradc.ir.recorder import Recorder
-from gradc.ir.values import Ref, leaves, map_leaves
+from gradc.ir.values import Instruction, Ref, leaves, map_leaves
+from gradc.tape.custom_ops import refuse_without_formula
 from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_made_under_no_grad, is_view, storage_key
 
@@ -49,6 +50,7 @@ class ViewRecorder(Recorder):
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> Instruction:
         call = super()._note(op, args, kwargs, result)
+        refuse_without_formula(op, leaves((args, kwargs)), leaves(result), call.where)
         if op in MOVES_MEMORY and len(self.aliases.family_of(call.reads[0])) > 1:
             raise UnsupportedError("tensor with views that is given other memory", where=call.where)
         self.aliases.note(call)

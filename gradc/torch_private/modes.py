@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+_AUTOGRAD_KEYS = {"cpu": "AutogradCPU", "cuda": "AutogradCUDA"}
 
 
 def dispatch_modes() -> list[Any]:
@@ -53,6 +54,12 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 def is_forward_ad_active() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
+
+
+def is_below_autograd() -> bool:
+    """True inside a kernel: nobody records gradients there, whatever the grad mode. Not so of inference mode."""
+    is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    return is_excluded and not torch.is_inference_mode_enabled()
 
 
 def is_anomaly_enabled() -> bool:
@@ -105,6 +112,16 @@ def has_autocast_kernel(op: Any, device_type: str) -> bool:
     if not isinstance(op, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(op.name()):
         return False
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device_type])
+
+
+def has_autograd_kernel(op: Any, device_type: str) -> bool:
+    """True for an op (an overload) that torch runs with autograd off on that device type, since it brings a formula."""
+    keys, name = ("Autograd", _AUTOGRAD_KEYS.get(device_type, "AutogradOther")), op.name()
+    return any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        and not torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough(name, key)
+        for key in keys
+    )
 
 
 def autocast_nesting() -> int:

@@ -11,6 +11,7 @@ from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eage
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
+from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
@@ -36,6 +37,7 @@ __all__ = [
     "keep_ops_whole",
     "keep_views_in_graphs",
     "leave_closed",
+    "leave_kernels_alone",
     "look_through_compiled_modules",
     "read_from_the_tensor",
     "resume_behind_operators",
