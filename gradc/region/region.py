@@ -128,13 +128,15 @@ class Region:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
         if self.native is None or not self._is_direct:
             return slow
-        return self.native.direct(direct_outputs(self.outputs.kinds), slow)
+        inner = self.tape.inner_gradients
+        leaves = {position for gradient in inner for position in gradient.must_be_leaves}
+        unheard = {position for gradient in inner for position in gradient.wanted}
+        return self.native.direct(direct_outputs(self.outputs.kinds), slow, sorted(leaves), sorted(unheard))
 
     @property
     def _is_direct(self) -> bool:
         is_simple = not any(isinstance(kind, AliasUsedInside) for kind in self.outputs.kinds)
-        is_free = not self.tape.symints and not self.tape.inner_gradients  # of what has to be looked at before
-        return is_simple and is_free and all(map(is_made_natively, self.hoisted.primals))
+        return is_simple and not self.tape.symints and all(map(is_made_natively, self.hoisted.primals))
 
     @functools.cached_property
     def _makers(self) -> list[Callable[..., Any]]:

@@ -39,7 +39,10 @@ void bind_region(py::module_& module) {
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init(&make_region))
       .def("__call__", torch::wrap_pybind_function(call))
-      .def("direct", make_direct, "(outputs, slow path) -> a builtin function from primals to a tuple.");
+      .def(
+          "direct",
+          make_direct,
+          "(outputs, slow path, which are leaves, which have no hooks) -> a builtin function from primals to a tuple.");
 }
 
 } // namespace gradc

@@ -10,7 +10,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/object_ptr.h>
+
+#include <algorithm>
 
 namespace py = pybind11;
 
@@ -30,6 +33,8 @@ struct DirectCall {
   std::shared_ptr<RegionLayout> region;
   std::vector<DirectOutput> outputs;
   py::object slow;
+  std::vector<size_t> leaves;
+  std::vector<size_t> unheard;
 };
 
 DirectOutput read_output(const py::handle& specification) {
@@ -88,6 +93,18 @@ bool add_made(const RegionLayout& region, std::vector<c10::IValue>& inputs) {
   return true;
 }
 
+bool has_hooks(const at::Tensor& tensor) {
+  return !torch::autograd::impl::hooks(tensor).empty() || tensor.retains_grad();
+}
+
+// True if the arguments are as those were that the region's inner gradients were traced with.
+bool are_as_traced(const DirectCall& direct, const std::vector<c10::IValue>& inputs) {
+  const auto is_leaf = [&](size_t position) { return inputs[position].toTensor().is_leaf(); };
+  const auto is_heard = [&](size_t position) { return has_hooks(inputs[position].toTensor()); };
+  return std::all_of(direct.leaves.begin(), direct.leaves.end(), is_leaf) &&
+      std::none_of(direct.unheard.begin(), direct.unheard.end(), is_heard);
+}
+
 // The tensors of a tuple; undefined ones for the rest.
 torch::autograd::variable_list tensors_of(PyObject* tuple) {
   torch::autograd::variable_list tensors;
@@ -108,7 +125,7 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   }
   const auto start = at::sequence_number::peek();
   const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
-  if (!is_fine || is_watched(inputs) || !add_made(*direct.region, inputs)) {
+  if (!is_fine || is_watched(inputs) || !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   const auto made_before = made_nodes(*direct.region, inputs);
@@ -136,8 +153,14 @@ PyMethodDef direct_method = {
 
 } // namespace
 
-py::object make_direct(std::shared_ptr<RegionLayout> region, const py::list& outputs, py::object slow) {
-  auto direct = std::make_unique<DirectCall>(DirectCall{std::move(region), {}, std::move(slow)});
+py::object make_direct(
+    std::shared_ptr<RegionLayout> region,
+    const py::list& outputs,
+    py::object slow,
+    std::vector<size_t> leaves,
+    std::vector<size_t> unheard) {
+  auto direct = std::make_unique<DirectCall>(
+      DirectCall{std::move(region), {}, std::move(slow), std::move(leaves), std::move(unheard)});
   for (const py::handle output : outputs) {
     direct->outputs.push_back(read_output(output));
   }

@@ -5,14 +5,21 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 namespace gradc {
 
 // A function from a region's arguments to the tuple of its outputs: no Python runs in the usual call, but for views that are
 // made again. `outputs` are the specifications that gradc.region.native_layout.direct_outputs writes. What the function cannot serve
-// (hooks on leaves, modes that want to see each op) goes to `slow`.
+// (hooks on leaves, modes that want to see each op) goes to `slow`; so does a call in which one of the arguments `leaves` has a
+// history, or one of `unheard` a hook.
 pybind11::object make_direct(
-    std::shared_ptr<RegionLayout> region, const pybind11::list& outputs, pybind11::object slow);
+    std::shared_ptr<RegionLayout> region,
+    const pybind11::list& outputs,
+    pybind11::object slow,
+    std::vector<size_t> leaves,
+    std::vector<size_t> unheard);
 
 } // namespace gradc
