@@ -2,6 +2,7 @@
 
     count(group, name) -> None          gradc.counters[group][name] += 1
     fallback(kind, ...) -> None         counted, logged, an error where the caller asked for fullgraph
+    counter_of(Uncompiled) -> what counts it, the same way, each time that a call comes there
     is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
     is_heard(artifact) -> bool          True when, besides, somebody listens
     listening() -> list of Event        what happened inside; gradc.explain reads it
@@ -14,19 +15,27 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from gradc.errors import ConfigError, FallbackError
+from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.logs import artifact_logger, log_names
 
 ARTIFACTS = ("compiled_autograd", "compiled_autograd_verbose", "recompiles", "graphs", "fallbacks", "perf")
 
 
 class Counters(collections.defaultdict[str, collections.Counter[str]]):
-    """``counters["fallbacks"]["sparse gradient"] -> 3``. Groups: stats, fallbacks, aot, compiled_autograd, executor."""
+    """``counters["fallbacks"]["sparse gradient"] -> 3``: how many calls ran a part of theirs otherwise than compiled.
+
+    Groups: ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part; ``uncompiled``: what Dynamo gave
+    to no graph, by its reason, once for each call that came there: a graph break, or a function that was not compiled, as after
+    the recompile limit. Functions that hold no tensor and call nothing of torch are no part of either, nor is what
+    ``gradc.disable`` runs beyond the graph break that it is. Beside them stats, aot, compiled_autograd, executor.
+    """
 
     def __init__(self) -> None:
         super().__init__(collections.Counter)
@@ -62,10 +71,10 @@ class Graph:
 
 
 class Event(NamedTuple):
-    """Something that happened: the artifact it is logged under, and a value (Graph, Fallback) or the text that is logged."""
+    """Something that happened: the artifact it is logged under, and a value (Graph, Fallback, Uncompiled) or the text that is logged."""
 
     artifact: str
-    what: Graph | Fallback | str
+    what: Graph | Fallback | Uncompiled | str
 
 
 counters = Counters()
@@ -90,7 +99,7 @@ def is_heard(artifact: str) -> bool:
     return bool(_listeners) or is_logged(artifact)
 
 
-def log(artifact: str, text: str | Callable[[], str], what: Callable[[], Graph | Fallback] | None = None) -> None:
+def log(artifact: str, text: str | Callable[[], str], what: Callable[[], Graph | Fallback | Uncompiled] | None = None) -> None:
     """Log ``text`` (or what it returns: then built only if somebody reads it) under ``artifact``.
 
     Whoever listens gets what ``what`` returns, or else the text.
@@ -125,15 +134,42 @@ def fallback(kind: str, detail: str = "", where: str = "", *, fullgraph: bool = 
     Raises:
         FallbackError: if ``fullgraph``.
     """
-    message = kind + (f": {detail}" if detail else "") + (f"\n  at {where}" if where else "")
+    message = _message(kind, detail, where)
     if fullgraph:
-        raise FallbackError(
-            f"fullgraph=True, but a part would run eagerly: {message}\n"
-            "  Compile without fullgraph=True to run that part as eager does (counted in gradc.counters['fallbacks']), "
-            "or take it\n  out of the compiled function."
-        )
+        _refuse(message)
     count("fallbacks", kind)
     log("fallbacks", lambda: f"runs eagerly: {message}", lambda: Fallback(kind, detail, where))
+
+
+def counter_of(found: Uncompiled, *, fullgraph: bool = False) -> Callable[[], None]:
+    """What counts ``found`` at each call that comes there, and logs it at the first; under ``fullgraph=True`` it raises.
+
+    Raises:
+        FallbackError: not here but where what it returns is called, if ``fullgraph``.
+    """
+    message = _message(found.kind, found.detail, found.where) + (f"\n  {found.advice}" if found.advice else "")
+    number = itertools.count()
+
+    def met() -> None:
+        if fullgraph:
+            _refuse(message)
+        count("uncompiled", found.kind)
+        if next(number) == 0:
+            log("fallbacks", f"{'graph break' if found.is_break else 'not compiled'}: {message}", lambda: found)
+
+    return met
+
+
+def _message(kind: str, detail: str, where: str) -> str:
+    return kind + (f": {detail}" if detail else "") + (f"\n  at {where}" if where else "")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise FallbackError(
+        f"fullgraph=True, but a part would run eagerly: {message}\n"
+        "  Compile without fullgraph=True to run that part as eager does (counted in gradc.counters), or take it\n"
+        "  out of the compiled function."
+    )
 
 
 def set_logs(names: str) -> None:

@@ -22,14 +22,10 @@ from gradc.errors import ConfigError
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.patches import is_ours, patches
-from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
-from gradc.torch_private.dynamo import backend_of, graph_breaks, is_compiled
-from gradc.torch_private.dynamo_patches import NATIVE_STEP
+from gradc.torch_private.dynamo import backend_of, is_compiled
 
-_ENDS_AT_BACKWARD = ("Unsupported Tensor.backward() call", "autograd.grad ", "gradc: autograd.grad")  # as Dynamo words it
-_ENDS_BETWEEN_PROGRAMS = (*_ENDS_AT_BACKWARD, NATIVE_STEP)
 _OPTIONS = ()
 
 
@@ -134,28 +130,18 @@ def _calls_backward(code: types.CodeType | None) -> bool:
 
 
 def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
-    """``compiled``, with the backward passes that run inside captured; under ``fullgraph`` no graph may break elsewhere."""
+    """``compiled``, with the backward passes that run inside captured."""
 
     @functools.wraps(target)
     def call(*args: Any, **kwargs: Any) -> Any:
-        before = graph_breaks() if fullgraph else {}
         with compiled_autograd.enable_by_default(fullgraph):
-            result = compiled(*args, **kwargs)
-        if fullgraph:
-            _refuse_breaks(before)
-        return result
+            return compiled(*args, **kwargs)
 
     _captured[call] = target
     return call
 
 
 _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
-
-
-def _refuse_breaks(before: dict[str, int]) -> None:
-    for reason, times in graph_breaks().items():
-        if times > before.get(reason, 0) and not reason.startswith(_ENDS_BETWEEN_PROGRAMS):
-            fallback("graph break", reason.splitlines()[0], fullgraph=True)
 
 
 def _validate(

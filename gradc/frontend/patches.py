@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 from gradc import native
@@ -15,10 +16,11 @@ from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.compiled_module import module_of
 from gradc.garbage import set_aside
-from gradc.journal import LOG_NAMES, fallback
+from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
+from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.patches import Patches
 
 _WRAPPERS = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn", "backend_compile_fn", "__self__")
@@ -65,6 +67,8 @@ def patches() -> Patches:
             dynamo.warn_at_each_call(is_ours),
             dynamo.warn_of_nothing(),
             dynamo.skip_frames_of(_rooms()),
+            dynamo.tell_graph_breaks(is_ours, _counter_of),
+            dynamo.tell_skipped_frames(is_ours, _counter_of),
         )
     )
 
@@ -91,6 +95,23 @@ def _note_optimizer(name: str, compiler: Any) -> None:
 def _native_step(step: Any, compiler: Any) -> Any:
     note = functools.partial(_note_optimizer, compiler=compiler)
     return native_step_of(step, note, dynamo.compiled_as_the_caller)
+
+
+# A graph may end at a backward pass: compiled regions and compiled autograd run that. The steps of optimizers are counted as such.
+_NOTHING_LOST = (
+    "Unsupported Tensor.backward() call",
+    "autograd.grad ",
+    "gradc: autograd.grad",
+    "gradc: optimizer",
+    dynamo.NATIVE_STEP,
+)
+
+
+def _counter_of(found: Uncompiled, compiler: Any) -> Callable[[], None] | None:
+    """What counts ``found``, at each call that comes there; None where nothing is lost."""
+    if found.is_break and found.kind.startswith(_NOTHING_LOST):
+        return None
+    return counter_of(found, fullgraph=(options_of(compiler) or DEFAULTS).fullgraph)
 
 
 def _rooms() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -9,6 +10,25 @@ import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._guards import TracingContext
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncompiled:
+    """A part of the user's program that no graph holds.
+
+    Attributes:
+        is_break: True where a graph ends and goes on later; False for a whole function.
+        kind: the reason in a few words that do not change from program to program.
+        detail: what exactly was met.
+        where: the user's line.
+        advice: what to do, or "".
+    """
+
+    is_break: bool
+    kind: str
+    detail: str
+    where: str
+    advice: str
 
 
 def tracing_context() -> TracingContext | None:

@@ -20,6 +20,7 @@ from gradc.torch_private.dynamo_patches.process_state import set_process_state_e
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
+from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
@@ -46,6 +47,8 @@ __all__ = [
     "run_optimizers_natively",
     "set_process_state_eagerly",
     "skip_frames_of",
+    "tell_graph_breaks",
+    "tell_skipped_frames",
     "trace_inner_gradients",
     "unpack_whole_tensors",
     "warn_at_each_call",
