@@ -1,6 +1,8 @@
 """The command line: ``gradc demo | check | explain | env | bench``.
 
-    main: list of arguments -> exit status (0: fine, 1: check found a difference, 2: a mistake of the user's)
+    main: list of arguments -> exit status
+
+0: fine; 1: check found a difference; 2: a mistake of the user's, or a check that proves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import argparse
 import importlib.util
 import runpy
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,9 +93,16 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    report = check(load_function(options.target, "check"), backend=options.backend)
+    step = load_function(options.target, "check")
+    try:
+        report = check(step, backend=options.backend)
+    except GradcError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise ConfigError(f"gradc check {options.target}: the step itself raises {type(error).__name__}, in eager.") from error
     print(report)
-    return 0 if report.ok else 1
+    return (0 if report.ok else 1) if report.is_conclusive else 2
 
 
 def run_explain(options: argparse.Namespace) -> int:

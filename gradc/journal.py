@@ -31,10 +31,10 @@ ARTIFACTS = ("compiled_autograd", "compiled_autograd_verbose", "recompiles", "gr
 class Counters(collections.defaultdict[str, collections.Counter[str]]):
     """``counters["fallbacks"]["sparse gradient"] -> 3``: how many calls ran a part of theirs otherwise than compiled.
 
-    Groups: ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part; ``uncompiled``: what Dynamo gave
-    to no graph, by its reason, once for each call that came there: a graph break, or a function that was not compiled, as after
-    the recompile limit. Functions that hold no tensor and call nothing of torch are no part of either, nor is what
-    ``gradc.disable`` runs beyond the graph break that it is. Beside them stats, aot, compiled_autograd, executor.
+    Groups: ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part; ``uncompiled``: what Dynamo
+    gave to no graph, by its reason, once for each call that came there: a graph break, or a function that was not compiled, as
+    after the recompile limit (of one function, the first thousand calls). Functions without a tensor or a name of torch in
+    them are in neither. Beside them stats, aot, compiled_autograd, executor.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Graph:
 
 
 class Event(NamedTuple):
-    """Something that happened: the artifact it is logged under, and a value (Graph, Fallback, Uncompiled) or the text that is logged."""
+    """Something that happened: the artifact it is logged under, and a value, or the text that is logged."""
 
     artifact: str
     what: Graph | Fallback | Uncompiled | str

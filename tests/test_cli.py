@@ -23,6 +23,9 @@ def right():
 def count(calls=[]):
     calls.append(1)
     return len(calls)
+
+def raises():
+    raise KeyError("mine")
 """
 
 
@@ -35,12 +38,27 @@ def step_file(tmp_path):
 
 def test_check_finds_no_difference(step_file, capsys):
     assert main(["check", f"{step_file}:right"]) == 0
-    assert capsys.readouterr().out == "2 values compared: all are eager's, bit for bit.\n"
+    out = capsys.readouterr().out
+    assert out.startswith("2 values compared: all are eager's, bit for bit.\ngraph break: ")
+    assert "code: torch.manual_seed(1)" in out
 
 
-def test_check_finds_a_difference(step_file, capsys):
-    assert main(["check", f"{step_file}:count"]) == 1
+def test_check_finds_a_difference(step_file, capsys, monkeypatch):
+    monkeypatch.setattr("gradc.report.check.compile", lambda step, **options: lambda: -step())
+    assert main(["check", f"{step_file}:right"]) == 1
     assert "2 values compared: 1 are not eager's.\nvalue " in capsys.readouterr().out
+
+
+def test_check_proves_nothing_where_eager_is_not_reproducible_or_nothing_is_compiled(step_file, capsys):
+    assert main(["check", f"{step_file}:count"]) == 2
+    out = capsys.readouterr().out
+    assert "The step itself is not reproducible: 1 values" in out and "Nothing was compiled" in out
+
+
+def test_check_of_a_step_that_raises(step_file, capsys):
+    assert main(["check", f"{step_file}:raises"]) == 2
+    error = capsys.readouterr().err
+    assert "KeyError: 'mine'" in error and error.endswith("the step itself raises KeyError, in eager.\n")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +92,7 @@ def step():
 """
     )
     assert main(["check", f"{path}:step"]) == 0
-    assert capsys.readouterr().out == "3 values compared: all are eager's, bit for bit.\n"
+    assert capsys.readouterr().out.startswith("3 values compared: all are eager's, bit for bit.\n")
 
 
 def test_explain(step_file, capsys):
@@ -84,7 +102,7 @@ def test_explain(step_file, capsys):
 
 def test_check_lists_the_functions_there_are(step_file, capsys):
     assert main(["check", f"{step_file}:left"]) == 2
-    assert "has no function 'left'. It has: right, count." in capsys.readouterr().err
+    assert "has no function 'left'. It has: right, count, raises." in capsys.readouterr().err
 
 
 def test_bench_lists_the_benchmarks(capsys):

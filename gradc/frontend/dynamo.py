@@ -37,7 +37,7 @@ class Backend:
         self.__name__ = "gradc"
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        """Compile one graph; the eager graph itself where that is not possible, counted under ``fallbacks``."""
+        """Compile one graph; the eager graph itself where that is not possible, each call counted under ``fallbacks``."""
         patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         graph, attributes = lift_attributes(graph)
@@ -46,10 +46,9 @@ class Backend:
             region = compile_region(graph, [*attributes, *inputs], options)
             compiled = _guarded(region, graph, compiled, options)
         except UnsupportedError as error:
-            reason = functools.partial(fallback, error.kind, error.detail, error.where or first_line(graph))
-            if options.fullgraph:
-                return _raising(functools.partial(reason, fullgraph=True))
-            reason()
+            where = error.where or first_line(graph)
+            tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
+            compiled = _told(tell, compiled)
         return functools.partial(compiled, *attributes) if attributes else compiled
 
     def __eq__(self, other: object) -> bool:
@@ -67,9 +66,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _raising(error: Callable[[], None]) -> Callable[..., Any]:
-    """What to run in place of a graph whose call is an error. Raised by the backend itself, Dynamo would wrap it in its own."""
-    return torch.compiler.disable(lambda *inputs: error())
+def _told(tell: Callable[[], None], eagerly: Callable[..., Any]) -> Callable[..., Any]:
+    """``eagerly``, with each call counted. An error of fullgraph's is raised here: by the backend, Dynamo would wrap it."""
+
+    def call(*inputs: Any) -> Any:
+        tell()
+        return eagerly(*inputs)
+
+    return torch.compiler.disable(call)
 
 
 def _guarded(

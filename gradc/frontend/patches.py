@@ -97,7 +97,7 @@ def _native_step(step: Any, compiler: Any) -> Any:
     return native_step_of(step, note, dynamo.compiled_as_the_caller)
 
 
-# A graph may end at a backward pass: compiled regions and compiled autograd run that. The steps of optimizers are counted as such.
+# A graph may end at a backward pass, which regions or compiled autograd run. Optimizers' steps are counted as fallbacks.
 _NOTHING_LOST = (
     "Unsupported Tensor.backward() call",
     "autograd.grad ",

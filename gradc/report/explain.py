@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -18,18 +18,19 @@ from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.api import compile
 from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
-from gradc.journal import Fallback, Graph, listening
+from gradc.journal import Fallback, Graph, Uncompiled, listening
 from gradc.report.check import copies, differentiate
 from gradc.text_table import table
-from gradc.torch_private.dynamo import compilations, graph_breaks, is_compiled
+from gradc.torch_private.dynamo import compilations, is_compiled
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphBreak:
-    """Where Dynamo ended a graph: its reason, and the function it was in."""
+    """Where Dynamo ended a graph: its reason, the user's line, and what to do about it, or ""."""
 
     reason: str
     where: str
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Explanation:
 
     Attributes:
         graphs: the regions, in the order in which they were made.
-        graph_breaks: where Dynamo gave up; Python runs in between.
-        fallbacks: what ran eagerly, with the reason; one entry per occurrence.
+        graph_breaks: where Dynamo ended a graph; Python runs in between.
+        fallbacks: what ran eagerly, with the reason; one entry per occurrence. Functions that Dynamo did not compile once.
         recaptures: what was captured or compiled again, and what had changed.
     """
 
@@ -68,7 +69,8 @@ class Explanation:
 
     def _rest(self) -> Iterator[str]:
         for graph_break in self.graph_breaks:
-            yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where)
+            advice = f"\n  {graph_break.advice}" if graph_break.advice else ""
+            yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where) + advice
         for found in dict.fromkeys(self.fallbacks):
             times = self.fallbacks.count(found)
             text = f"{found.kind}: {found.detail}" if found.detail else found.kind
@@ -99,37 +101,44 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
 
     def run(*args: Any) -> Explanation:
         reset()
-        known, breaks = compilations(), graph_breaks()
+        known = compilations()
         with listening() as events:
-            for _ in range(2):
-                _, given = copies(compiled, args)
-                with torch.random.fork_rng():
-                    differentiate(compiled(*given))
+            _run_on_copies(compiled, args)
+            first = len(events)
+            _run_on_copies(compiled, args)
         new = [done for done in compilations() if not any(done is old for old in known)]
-        reasons = [reason for reason, times in graph_breaks().items() if times > breaks.get(reason, 0)]
         return Explanation(
             graphs=tuple(event.what for event in events if isinstance(event.what, Graph)),
-            graph_breaks=tuple(_graph_break(reason, new) for reason in reasons),
-            fallbacks=tuple(event.what for event in events if isinstance(event.what, Fallback)),
+            graph_breaks=tuple(_graph_break(event.what) for event in events if _is_break(event.what)),
+            fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
             recaptures=(
                 *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
-                *(str(event.what) for event in events if event.artifact == "recompiles"),
+                *(str(event.what) for event in events[first:] if event.artifact == "recompiles"),
             ),
         )
 
     return run
 
 
-def _graph_break(reason: str, new: list[Any]) -> GraphBreak:
-    places = [_place(done) for done in new if any(reason in restart for restart in done.restart_reasons or ())]
-    return GraphBreak(_first_words(reason), places[0] if places else "")
+def _run_on_copies(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    _, given = copies(compiled, args)
+    with torch.random.fork_rng():
+        differentiate(compiled(*given))
 
 
-def _first_words(reason: str) -> str:
-    """What broke the graph, and Dynamo's explanation, without its hints."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    explained = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), "")
-    return f"{lines[0]}: {explained}" if explained else lines[0]
+def _is_break(what: object) -> TypeGuard[Uncompiled]:
+    return isinstance(what, Uncompiled) and what.is_break
+
+
+def _graph_break(found: Uncompiled) -> GraphBreak:
+    return GraphBreak(f"{found.kind}: {found.detail}" if found.detail else found.kind, found.where, found.advice)
+
+
+def _fallback(what: object) -> Fallback | None:
+    """What ran eagerly; a function that Dynamo did not compile is one such part."""
+    if isinstance(what, Uncompiled) and not what.is_break:
+        return Fallback(what.kind, what.detail, what.where)
+    return what if isinstance(what, Fallback) else None
 
 
 def _guard(reason: str) -> str:

@@ -45,11 +45,6 @@ def guard_weight(placeholder: torch.fx.Node, is_weight: bool) -> None:
         install_guard(AttrSource(source, "_base").make_guard(GuardBuilder.NONE_MATCH))
 
 
-def graph_breaks() -> dict[str, int]:
-    """How often Dynamo ended a graph so far, by its reason."""
-    return dict(torch._dynamo.utils.counters["graph_break"])
-
-
 def compilations() -> list[Any]:
     """What Dynamo says of its last 64 compilations: co_name, co_filename, restart_reasons, recompile_reason, ..."""
     return torch._dynamo.utils.get_compilation_metrics()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import gradc
+from gradc.bits import same_bits
 from gradc.errors import CheckError
 
 Change = Callable[[Tensor], Tensor]
@@ -93,3 +96,100 @@ def test_sparse_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradc.check(step, table).ok
     monkeypatch.setattr("gradc.report.check.compile", wrong)
     assert [difference.name for difference in gradc.check(step, table).differences] == ["grad of args[0]"]
+
+
+class Trained:
+    """A step over a model and an optimizer that it is not given."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+
+    def step(self) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(torch.randn(4, 3)).square().sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+trained = Trained()
+
+
+def global_step() -> Tensor:
+    return trained.step()
+
+
+def test_a_model_and_an_optimizer_that_a_step_names_are_compared_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained.step()
+    before = [*trained.model.state_dict().values(), *(parameter.grad for parameter in trained.model.parameters())]
+    before = [value.clone() for value in before] + [copy.deepcopy(trained.optimizer.state_dict())["state"][0]["exp_avg"]]
+    model, optimizer = trained.model, trained.optimizer
+
+    def closing() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+
+    for step in (trained.step, global_step, closing):
+        report = gradc.check(step)
+        assert report.ok and report.is_conclusive and report.num_compared > 20, str(report)
+        after = [*model.state_dict().values(), *(parameter.grad for parameter in model.parameters())]
+        assert same_bits([*after, optimizer.state_dict()["state"][0]["exp_avg"]], before)
+
+    def wrong(step: Any, **options: Any) -> Any:
+        def run() -> Tensor:
+            loss = step()
+            model[0].weight.data.mul_(2)
+            return loss
+
+        return run
+
+    monkeypatch.setattr("gradc.report.check.compile", wrong)
+    assert [difference.name.split(".", 1)[-1] for difference in gradc.check(closing).differences] == ["0.weight"]
+
+
+def test_a_step_that_eager_does_not_repeat_is_no_difference() -> None:
+    numbers = itertools.count()
+    report = gradc.check(lambda x: x.sin() + next(numbers), torch.ones(3))
+    assert [difference.name for difference in report.irreproducible] == ["result"]
+    assert report.ok and not report.is_conclusive and "The step itself is not reproducible: 1 values" in str(report)
+
+
+def test_where_nothing_was_compiled_it_says_so() -> None:
+    report = gradc.check(nn.LSTM(3, 4), torch.ones(2, 3))
+    assert report.ok and not report.is_conclusive and report.num_compiled == 0
+    assert "\nNothing was compiled: this says nothing about gradc.\nran eagerly: Attempted to wrap RNN" in str(report)
+
+
+def breaking(x: Tensor) -> Tensor:
+    y = x.sin()
+    print(end="")
+    return y.cos()
+
+
+def test_what_ran_eagerly_is_named_in_a_report_that_is_conclusive() -> None:
+    report = gradc.check(breaking, torch.ones(3))
+    assert report.ok and report.is_conclusive and "\ngraph break: Failed to trace builtin operator" in str(report)
+
+
+def test_what_the_step_raises_in_eager_is_raised() -> None:
+    def step(x: Tensor) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        gradc.check(step, torch.ones(3))
+
+
+def test_what_only_the_compiled_step_raises_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(step: Any, **options: Any) -> Any:
+        def run(x: Tensor) -> Tensor:
+            raise RuntimeError("of the compiler")
+
+        return run
+
+    monkeypatch.setattr("gradc.report.check.compile", wrong)
+    report = gradc.check(torch.sin, torch.ones(3))
+    (difference,) = report.differences
+    assert (difference.name, difference.compiled) == ("exception", "'RuntimeError: of the compiler'")

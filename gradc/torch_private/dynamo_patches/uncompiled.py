@@ -1,6 +1,6 @@
 """What Dynamo leaves out of its graphs, told as it happens: each graph break, and each frame that it does not compile.
 
-    tell_graph_breaks, tell_skipped_frames: (is_ours, teller) -> Patch      teller: (Uncompiled, backend) -> what is called, or None
+    tell_graph_breaks, tell_skipped_frames: (is_ours, teller) -> Patch    teller: (Uncompiled, backend) -> what is called | None
 
 Dynamo decides both in one place each, whatever the reason: ``compile_subgraph`` ends a graph, ``_handle_skip`` sees every frame
 that stays as it is. So nothing that another patch, or the next release, does not compile goes untold.
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ from torch._dynamo import graph_break_hints
 from torch._dynamo.bytecode_transformation import create_call_function, create_instruction
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, ConvertFrameReturn, input_codes
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list  # type: ignore[attr-defined]
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.exc import FailOnRecompileLimitHit, Unsupported
 from torch._dynamo.guards import get_and_maybe_log_recompilation_reasons
 from torch._dynamo.output_graph import OutputGraph
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -44,12 +46,26 @@ _NOTHING_TO_COMPILE = (
     "skipping generator expression",
     "tracing is non-recursively disabled for this frame",  # the user's wish
 )
-_LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "<")
-_GENERIC_HINTS = {" ".join(hint.split()) for hints in vars(graph_break_hints).values() if isinstance(hints, list) for hint in hints}
+_GRADC = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_LIBRARIES = (os.path.join(os.path.dirname(torch.__file__), ""), os.path.join(_GRADC, ""), "<frozen", "<eval_with_key>")
+_GENERIC = [hints for hints in vars(graph_break_hints).values() if isinstance(hints, list)]
+_GENERIC_HINTS = {" ".join(hint.split()) for hints in _GENERIC for hint in hints}
+_MOST_CALLS = 1000  # that are told of one function; to be asked takes some 10 us
 _LIMIT = "Dynamo recompile limit exceeded"
 
 
 Teller = Callable[[Uncompiled, Any], Callable[[], None] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A function that is not compiled: whom Dynamo asks, what to call at each call, and the answers."""
+
+    asker: Any
+    tell: Callable[[], None]
+    answer: ConvertFrameReturn
+    last_answer: ConvertFrameReturn
+    number: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
 
 def tell_graph_breaks(is_ours: IsOurs, teller: Teller) -> Patch:
@@ -77,21 +93,21 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
     """Call what ``teller`` returns at each call of a function that Dynamo does not compile.
 
     Dynamo would forget such a function, and a call of it could not be seen: here it asks again each time, and gets the same
-    answer at once.
+    answer at once. After a thousand calls it forgets it after all: it may be a small one that is called all the time.
     """
-    left: weakref.WeakKeyDictionary[Any, tuple[Callable[[], None], ConvertFrameReturn]] = weakref.WeakKeyDictionary()
+    left: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
     errors = threading.local()
 
     def make_call(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, frame: Any, *args: Any) -> Any:
+            code = frame.f_code
+            if (known := left.get(code)) is not None and known.asker is self and code in input_codes:  # empty after a reset
+                known.tell()
+                return known.answer if next(known.number) < _MOST_CALLS else known.last_answer
             if not is_ours(self):
                 return original(self, frame, *args)
-            tell, answer = left.pop(frame.f_code, (None, None))
-            if tell is not None and frame.f_code in input_codes:  # which torch.compiler.reset empties
-                left[frame.f_code] = tell, answer
-                tell()
-                return answer
+            left.pop(code, None)
             try:
                 return original(self, frame, *args)
             except (Unsupported, FailOnRecompileLimitHit) as error:  # under fullgraph=True
@@ -108,13 +124,13 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
         def handle_skip(self: Any, result: Any, frame: Any) -> Any:
             result, error = original(self, result, frame), errors.__dict__.pop("last", None)
             reason = result.skip_reason if result.guarded_code is None else None
-            if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or not is_ours(self):
+            if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or not is_ours(self) or _is_in_a_mode_of_gradc():
                 return result
             tell = teller(_failed(error, frame) if error else _skipped(reason, frame), self)
             if tell is None:
                 return result
             answer = dataclasses.replace(result, apply_to_code=False)
-            left[frame.f_code] = tell, answer
+            left[frame.f_code] = _Known(self, tell, answer, result)
             tell()
             return answer
 
@@ -133,13 +149,18 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
 
     return Patch(
         "tell_skipped_frames",
-        "A function that Dynamo does not compile runs eagerly from then on: each such call is counted, with its place and reason.",
+        "A function that Dynamo does not compile runs eagerly from then on: each call is counted, with its place and reason.",
         (
             Replace(CatchErrorsWrapper, "__call__", make_call),
             Replace(CatchErrorsWrapper, "_handle_skip", make_handle),
             Replace(ConvertFrameAssert, "__call__", make_convert),
         ),
     )
+
+
+def _is_in_a_mode_of_gradc() -> bool:
+    """True while gradc looks at every op, as when it captures a backward pass: what runs then is captured, or told there."""
+    return any(type(mode).__module__.startswith("gradc.") for mode in _get_current_dispatch_mode_stack())
 
 
 def _calling(output: Any, tell: Callable[[], None]) -> list[Any]:
@@ -154,7 +175,8 @@ def _calling(output: Any, tell: Callable[[], None]) -> list[Any]:
 def _break(reason: Any) -> Uncompiled:
     if reason.reason.startswith("generic_jump"):
         advice = "Use torch.where, or torch.cond; or leave the choice to the caller."
-        return Uncompiled(True, "Data-dependent branching", "Python asks for a tensor's value", _place(reason.user_stack), advice)
+        where = _place(reason.user_stack)
+        return Uncompiled(True, "Data-dependent branching", "Python asks for a tensor's value", where, advice)
     return _worded(True, reason.reason, reason.user_stack)
 
 
@@ -171,7 +193,7 @@ def _skipped(reason: str, frame: Any) -> Uncompiled:
 
 def _limited(frame: Any) -> Uncompiled:
     entries = _debug_get_cache_entry_list(frame.f_code)
-    reasons = get_and_maybe_log_recompilation_reasons(entries, frame, None, skip_logging=True)
+    reasons = get_and_maybe_log_recompilation_reasons(entries, frame, _no_backend, skip_logging=True)
     changed = reasons[0].split(": ", 1)[-1].split("#")[0].strip() if reasons else ""
     detail = f"compiled {len(entries)} times already" + (f"; now `{changed}` does not hold" if changed else "")
     advice = (
@@ -179,6 +201,10 @@ def _limited(frame: Any) -> Uncompiled:
         "  outside, or raise torch._dynamo.config.recompile_limit."
     )
     return Uncompiled(False, "recompile limit", detail, _place((), frame), advice)
+
+
+def _no_backend() -> None:
+    """Of which the reasons to recompile say nothing."""
 
 
 def _worded(is_break: bool, text: str, stack: Sequence[Any], frame: Any = None) -> Uncompiled:

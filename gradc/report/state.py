@@ -1,0 +1,134 @@
+"""What a step works on without being given it: the models, optimizers and tensors that it names as globals or closes over.
+
+    held_by:   function -> {name: model, optimizer, scheduler or tensor}
+    restoring: what is held -> a context that puts everything back as it was
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gradc.bits import same_bits
+
+_HELD = (nn.Module, Optimizer, LRScheduler, Tensor)
+_PLAIN = (bool, int, float, str)
+
+
+def held_by(step: Any) -> dict[str, Any]:
+    """Each once, under the first name that leads there. Functions of the same file are followed, and objects of its classes."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    module = getattr(step, "__module__", None)
+
+    def visit(name: str, value: Any) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, _HELD):
+            found[name] = value
+            return
+        for inner, part in _parts(value, module):
+            visit(f"{name}.{inner}" if name and inner else name or inner, part)
+
+    if not isinstance(step, nn.Module):
+        visit("", step)
+    return found
+
+
+def _parts(value: Any, module: str | None) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, types.MethodType):
+        yield from (("", value.__self__), ("", value.__func__))
+    elif isinstance(value, types.FunctionType) and value.__module__ == module:
+        yield from _of_function(value)
+    elif isinstance(value, Mapping):
+        yield from ((str(key), part) for key, part in value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        yield from ((str(number), part) for number, part in enumerate(value))
+    elif type(value).__module__ == module and hasattr(value, "__dict__"):
+        yield from vars(value).items()
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield name, cell.cell_contents
+    yield from (("", value) for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+@contextlib.contextmanager
+def restoring(held: Sequence[Any]) -> Iterator[None]:
+    """Put back, behind it: values and gradients of tensors, modes and numbers of modules, optimizers, generators."""
+    restore = [_snapshot(value) for value in held] + list(_generators())
+    try:
+        yield
+    finally:
+        for put_back in restore:
+            put_back()
+
+
+def _snapshot(value: Any) -> Callable[[], None]:
+    if isinstance(value, Tensor):
+        return _of_tensor(value)
+    if isinstance(value, nn.Module):
+        return _of_module(value)
+    state = copy.deepcopy(value.state_dict())
+    return lambda: value.load_state_dict(copy.deepcopy(state))
+
+
+def _of_tensor(tensor: Tensor) -> Callable[[], None]:
+    values, grad = tensor.detach().clone(), None if not tensor.is_leaf or tensor.grad is None else tensor.grad.clone()
+
+    def put_back() -> None:
+        if not same_bits(tensor.detach(), values):
+            tensor.data.copy_(values)
+        if tensor.is_leaf:
+            tensor.grad = None if grad is None else grad.clone()
+
+    return put_back
+
+
+def _of_module(module: nn.Module) -> Callable[[], None]:
+    tensors = [_of_tensor(tensor) for tensor in (*module.parameters(), *module.buffers())]
+    numbers = [(part, _numbers(part)) for part in module.modules()]
+
+    def put_back() -> None:
+        for restore in tensors:
+            restore()
+        for part, values in numbers:
+            vars(part).update(values)
+
+    return put_back
+
+
+def _numbers(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+
+
+def _generators() -> Iterator[Callable[[], None]]:
+    of_python, of_torch = random.getstate(), torch.random.get_rng_state()
+    yield lambda: random.setstate(of_python)
+    yield lambda: torch.random.set_rng_state(of_torch)
+    if numpy := sys.modules.get("numpy"):
+        of_numpy = numpy.random.get_state()
+        yield lambda: numpy.random.set_state(of_numpy)
