@@ -24,7 +24,9 @@ from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
 from gradc.ir.values import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
-from gradc.torch_private.autograd import sequence_nr
+from gradc.torch_private.autograd import is_view, sequence_nr
+
+_aten = torch.ops.aten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,8 @@ class _Analysis:
             return Constant(out)
         if id(out) in self.primal_of:
             return InputItself(self.primal_of[id(out)])
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise UnsupportedError("output made in inference mode inside")
         return self.view(out) or self.value(out)
 
     def refuse_disorder(self, made: dict[int, Output]) -> None:
@@ -195,7 +199,7 @@ class _Analysis:
         return Value(self.position_of[id(out)])
 
     def view(self, out: torch.Tensor) -> AliasOfInput | AliasOfIntermediate | AliasUsedInside | None:
-        """How ``out`` becomes a view, as in eager; None if it is none, or if nothing outside can tell that it is one."""
+        """How ``out`` becomes a view, as in eager; None if it is none, and for what a derivative gives to the engine."""
         root, steps = self.views.path_to(out)
         if not steps:
             return None
@@ -206,7 +210,18 @@ class _Analysis:
             base = self.value(root)
             refuse_history_of_its_own(out, steps)
             return AliasOfIntermediate(self.steps(steps), base, is_recorded(out))
-        return AliasUsedInside(self.value(root), self.value(out)) if self.is_used(root, steps) else None
+        if self.tape.is_derivative or not is_view(out):
+            return None
+        if not out.requires_grad:
+            return self.without_history(root, steps)
+        self.refuse_other_than_used(root, steps)
+        return AliasUsedInside(self.value(root), self.value(out))
+
+    def without_history(self, root: torch.Tensor, steps: list[ViewStep]) -> AliasOfIntermediate:
+        """A view through which no gradient flows: of what it was last detached from, if it was."""
+        last = max((i for i, (call, _) in enumerate(steps) if call.op is _aten.detach.default), default=-1)
+        base = self.tape.tensor_of(steps[last][1]) if last >= 0 else root
+        return AliasOfIntermediate(self.steps(steps[last + 1 :]), self.value(base), requires_grad=False)
 
     def steps(self, steps: list[ViewStep]) -> tuple[Step, ...]:
         return tuple(view_again(made, self.tape) for made in steps)
@@ -231,15 +246,12 @@ class _Analysis:
             return False
         return self.num_uses(root, steps) == [1] * len(steps) + [0]
 
-    def is_used(self, root: torch.Tensor, steps: list[ViewStep]) -> bool:
-        """True if the region uses the view, or what it is a view of: gradients add up otherwise once it is written into."""
-        if sum(self.num_uses(root, steps)) <= len(steps):
-            return False
+    def refuse_other_than_used(self, root: torch.Tensor, steps: list[ViewStep]) -> None:
+        """A view that the region uses, or whose root it uses, can be one behind it: if it is a strided part, never written."""
         if any(call.op in NOT_STRIDED or slot in self.tape.rewritten for call, slot in steps):
-            return False
-        if not native.is_built():
+            raise UnsupportedError("view of an intermediate that is no strided part of it, or was written into")
+        if sum(self.num_uses(root, steps)) <= len(steps) or not native.is_built():
             raise UnsupportedError("view of an intermediate that is returned and used inside")
-        return True
 
     def num_uses(self, root: torch.Tensor, steps: list[ViewStep]) -> list[int]:
         """How often the region uses the root, and each view on the way from it; none where gradients go by other ways."""

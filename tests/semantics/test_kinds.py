@@ -116,7 +116,7 @@ def test_complex_inside_only(compile, x, w):
     return y
 
 
-@case("complex", leaf(4, 6, dtype=torch.complex64))
+@case("complex", leaf(4, 6, dtype=torch.complex64), min_graphs=0, fallback="no strided part")
 def test_lazy_conjugate_output(compile, x):
     y = compile(lambda x: (x.conj(), x.mH, (x * 2).conj().imag))(x)
     y[0].abs().sum().backward()
