@@ -2,7 +2,7 @@
 
     EngineSums.is_written_over: (addend, sum) -> bool
 
-See Note [Who may write over a gradient].
+Who else holds a gradient decides, as in the engine.
 """
 
 from __future__ import annotations
