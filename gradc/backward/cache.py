@@ -39,6 +39,7 @@ from gradc.tape.node_facts import RUNS_CPP_OF_OTHERS
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
+from gradc.torch_private.quiet import quiet
 
 MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: as many as a native region keeps
 
@@ -242,6 +243,7 @@ class BackwardCache:
             return self._refusal("backward that cannot be traced", segment, error)
 
     @collector.set_aside()
+    @quiet()
     def _compile(self, segment: Segment, key: BackwardKey) -> _Compiled:
         backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{print_program(backward.program)}")

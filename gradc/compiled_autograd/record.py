@@ -21,6 +21,7 @@ from gradc.replay.spec import recording_spec
 from gradc.symbolic.generalise import General, generalise
 from gradc.symbolic.same_calls import Trace
 from gradc.symbolic.terms import fit, fit_sizes
+from gradc.torch_private.quiet import quiet
 
 if TYPE_CHECKING:
     from gradc._C import Walk
@@ -35,6 +36,7 @@ class _Before:
 
 
 @garbage.set_aside()
+@quiet()
 def record(session: Session, walk: Walk) -> Sequence[Any]:
     """Run the pass live, keep what was recorded, and return its results. One that cannot be captured is kept as such."""
     logs.miss(walk, is_static=session.dynamic is False)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc import native
@@ -22,6 +23,7 @@ from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.patches import Patches
+from gradc.torch_private.quiet import leave_out_handled_errors, quiet
 
 _WRAPPERS = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn", "backend_compile_fn", "__self__")
 
@@ -62,7 +64,8 @@ def patches() -> Patches:
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),
             dynamo.look_through_compiled_modules(is_ours, module_of),
-            dynamo.compile_under_our_settings(is_ours, set_aside),
+            dynamo.compile_under_our_settings(is_ours, _aside_and_quiet),
+            leave_out_handled_errors(),
             dynamo.do_not_time_guards(),
             dynamo.warn_at_each_call(is_ours),
             dynamo.warn_of_nothing(),
@@ -85,6 +88,12 @@ def options_of(compiler: Any) -> CompileOptions | None:
 
 def is_ours(compiler: Any) -> bool:
     return options_of(compiler) is not None
+
+
+@contextlib.contextmanager
+def _aside_and_quiet() -> Iterator[None]:
+    with set_aside(), quiet():
+        yield
 
 
 def _note_optimizer(name: str, compiler: Any) -> None:

@@ -1,0 +1,65 @@
+"""What torch logs of errors that gradc handles: left out, unless torch's logs were asked for.
+
+    quiet: context manager around what gradc compiles          leave_out_handled_errors: () -> Patch
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Iterator
+
+from gradc.torch_private.patches import Patch
+
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.recording")
+_is_quiet: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_quiet", default=False)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Errors of tracing inside are gradc's to handle, in this thread: eager runs what they came from, and it is counted."""
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
+
+
+class _Unless(logging.Filter):
+    """Lets records through, unless they are of errors that gradc handles and nobody asked for more than warnings."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _is_quiet.get() or logging.getLogger(record.name).isEnabledFor(logging.INFO)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filtered:
+    """Loggers with a filter of gradc's; known by the name of its class, also where this module was loaded again."""
+
+    names: tuple[str, ...]
+
+    def apply(self, patch: str) -> None:
+        for name in self.names:
+            logging.getLogger(name).addFilter(_Unless())
+
+    def undo(self, patch: str) -> None:
+        for name in self.names:
+            logger = logging.getLogger(name)
+            logger.filters[:] = [found for found in logger.filters if type(found).__qualname__ != _Unless.__qualname__]
+
+    def is_applied(self, patch: str) -> bool:
+        filters = (logging.getLogger(name).filters for name in self.names)
+        return all(any(type(found).__qualname__ == _Unless.__qualname__ for found in of_one) for of_one in filters)
+
+    def __str__(self) -> str:
+        return f"filters of the logs {', '.join(self.names)}"
+
+
+def leave_out_handled_errors() -> Patch:
+    return Patch(
+        "leave_out_handled_errors",
+        "Fake tensors log each error with its traceback, also where gradc then runs the part as eager does, or eager says it.",
+        (Filtered(_LOGGERS),),
+    )

@@ -1,0 +1,60 @@
+"""Errors of tracing that gradc handles leave nothing in torch's logs, unless they are asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+import gradc
+
+LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@pytest.fixture
+def heard() -> Any:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    LOG.addHandler(handler)
+    yield records
+    LOG.removeHandler(handler)
+
+
+def mistaken(compile: Any) -> None:
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="mat1 and mat2|same reduction dim"):
+        compile(lambda x, y: torch.ops.aten.mm.default(x, y).tanh())(torch.ones(3, 3), torch.ones(2, 2))
+
+
+def by_torch(function: Any) -> Any:
+    return torch.compile(function, backend="eager")
+
+
+def test_a_handled_error_is_not_logged_but_other_compilers_is(heard: list[logging.LogRecord]) -> None:
+    mistaken(gradc.compile)
+    assert not heard
+    mistaken(by_torch)
+    assert heard
+
+
+def test_who_asks_for_torch_s_logs_gets_them(heard: list[logging.LogRecord]) -> None:
+    level = LOG.level
+    LOG.setLevel(logging.INFO)
+    try:
+        mistaken(gradc.compile)
+    finally:
+        LOG.setLevel(level)
+    assert heard
+
+
+def test_undone_it_is_as_before(heard: list[logging.LogRecord]) -> None:
+    gradc.compile(torch.sin)
+    (patch,) = [patch for patch in gradc.patches() if patch.name == "leave_out_handled_errors"]
+    assert patch.is_applied and "torch._subclasses.fake_tensor" in str(patch)
+    before = len(LOG.filters)
+    patch.undo()
+    assert not patch.is_applied and len(LOG.filters) == before - 1
+    patch.apply()
