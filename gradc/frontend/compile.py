@@ -55,10 +55,10 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     Raises:
         UnsupportedError: with the reason, if the region must run eagerly.
     """
-    _refuse_what_eager_must_run(graph, inputs)
-    settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
-    examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
     with _telling_errors_of_tracing():
+        _refuse_what_eager_must_run(graph, inputs)
+        settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
+        examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
         tape = record(runner_of(graph), examples, names, _fake_mode(), "forward")
         _guard_weights(tape, graph, inputs)
         region = build_region(tape, settings, f"region {next(_region_numbers)}")

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 import gradc
 from gradc.bits import same_bits
 from gradc.errors import InternalError
 from gradc.frontend import compile as compiling
 from tests.compilers import GRADC
+from tests.oracle import check
+from tests.oracle import leaf as oracle_leaf
 
 OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried")
 PASSING = [MemoryError(), RecursionError(), torch.OutOfMemoryError("CUDA out of memory"), OUT_OF_MEMORY]
@@ -94,7 +97,51 @@ def test_any_other_error_of_tracing_is_a_counted_fallback(error, monkeypatch):
     assert set(gradc.counters["fallbacks"]) == {f"tracing raised {type(error).__name__}"}
 
 
+def test_an_error_before_tracing_begins_is_a_counted_fallback(monkeypatch):
+    monkeypatch.setattr(compiling, "examples_of", raising(KeyError("example_value")))
+    assert_right(gradc.compile(function), is_region=False)
+    assert set(gradc.counters["fallbacks"]) == {"tracing raised KeyError"}
+
+
 def test_a_fault_of_gradc_s_own_is_told(monkeypatch):
     monkeypatch.setattr(compiling, "record", raising(InternalError("a pass broke the Program")))
     with pytest.raises(Exception, match="a pass broke the Program"):
         gradc.compile(function)(leaf())
+
+
+class Wrapper(torch.Tensor):
+    """A subclass around a tensor, whose ops return plain tensors."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Wrapper":
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        return op(*tree_map(lambda arg: arg.inner if isinstance(arg, cls) else arg, args), **(kwargs or {}))
+
+
+class FlatWrapper(Wrapper):
+    """One that Dynamo can take apart."""
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(tensors, meta, size, stride):
+        return FlatWrapper(tensors["inner"])
+
+
+@pytest.mark.parametrize("wrapper", [Wrapper, FlatWrapper])
+@pytest.mark.parametrize("is_made_inside", [False, True])
+def test_a_wrapper_whose_ops_return_plain_tensors(wrapper, is_made_inside):
+    def step(compile, x, w):
+        f = compile(lambda x, w: ((wrapper(x) if is_made_inside else x) * w).sin().sum())
+        y = f(x if is_made_inside else wrapper(x), w)
+        y.backward()
+        return y
+
+    check(step, oracle_leaf(4), oracle_leaf(4), allow_fallback=True)
