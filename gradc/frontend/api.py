@@ -76,7 +76,7 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
     target = _uncompiled(target)
     patches().apply()
     if isinstance(target, torch.nn.Module):
-        call, forward = _by_dynamo(target, options).forward, types.MethodType(type(target).forward, target)
+        call, forward = _by_dynamo(target, options).forward, types.MethodType(_uncompiled(type(target).forward), target)
         return as_compiled(target, Calls(call, _by_dynamo(forward, options), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, has_backward)

@@ -99,7 +99,7 @@ def runner_of(graph: torch.fx.GraphModule) -> Callable[..., list[Any]]:
 
     def run(tape: TapeRecorder, *fakes: Any) -> list[Any]:
         with modes_kept_on_error():
-            return list(_Runner(graph, tape).run(*fakes, enable_io_processing=False))
+            return list(_Runner(graph, tape).outputs_of(fakes))
 
     return run
 
@@ -111,9 +111,18 @@ class _Runner(torch.fx.Interpreter):
         super().__init__(graph)
         self.tape = tape
 
+    def outputs_of(self, inputs: Sequence[Any]) -> Any:
+        """As ``run``, without its progress bar, for which tqdm starts a thread that outlives it."""
+        self.env, self.args_iter = {}, iter(inputs)
+        for node in self.graph.nodes:
+            self.env[node] = self.run_node(node)
+            for dead in self.user_to_last_uses.get(node, ()):
+                del self.env[dead]
+        return self.env[node]
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
-            return _Runner(args[0], self.tape).run(*args[1:], enable_io_processing=False)
+            return _Runner(args[0], self.tape).outputs_of(args[1:])
         if target is torch.autograd.grad:
             return grad_inside(self.tape, *args, **kwargs)
         return super().call_function(decomposed(target, args), args, kwargs)

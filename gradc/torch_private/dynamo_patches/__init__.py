@@ -13,9 +13,11 @@ from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_ea
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
+from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
@@ -37,8 +39,10 @@ __all__ = [
     "keep_effects_of_python",
     "keep_ops_whole",
     "keep_views_in_graphs",
+    "keep_what_gradc_compiled",
     "leave_closed",
     "leave_kernels_alone",
+    "leave_the_process_as_it_is",
     "look_through_compiled_modules",
     "read_from_the_tensor",
     "resume_behind_operators",
