@@ -216,6 +216,8 @@ def op_of(node: Node, where: str = "") -> Node:
 
 def edge_of(tensor: torch.Tensor) -> Edge:
     """Where the gradient of ``tensor`` goes: (node, number of the node's input)."""
+    if native.is_built():
+        return native.extension.gradient_edge(tensor)
     with torch.enable_grad():
         edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr

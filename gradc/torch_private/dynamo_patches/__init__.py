@@ -20,9 +20,10 @@ from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optim
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
-from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings, do_not_time_guards
+from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
+from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
@@ -34,7 +35,6 @@ __all__ = [
     "call_natively",
     "compile_under_our_settings",
     "compiled_as_the_caller",
-    "do_not_time_guards",
     "guard_module_hooks",
     "keep_effects_of_python",
     "keep_ops_whole",
@@ -42,6 +42,7 @@ __all__ = [
     "keep_what_gradc_compiled",
     "leave_closed",
     "leave_kernels_alone",
+    "leave_out_unused_work",
     "leave_the_process_as_it_is",
     "look_through_compiled_modules",
     "read_from_the_tensor",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from torch._dynamo import config, guards
+from torch._dynamo import config
 from torch._dynamo.convert_frame import ConvertFrameAssert
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -77,24 +76,3 @@ def _settings_of_the_user() -> Iterator[None]:
             yield
     finally:
         _users_settings.reset(token)
-
-
-def do_not_time_guards() -> Patch:
-    """Leave out Dynamo's measurement of how long a new graph's guards take, for a figure in its log.
-
-    For that it flushes the caches of the processor: 0.07 s for each graph.
-    """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def measure(*args: Any) -> float:
-            is_shown = logging.getLogger("torch._dynamo.guards.__guards").isEnabledFor(logging.DEBUG)
-            return 0.0 if is_compiling_for_gradc() and not is_shown else original(*args)
-
-        return measure
-
-    return Patch(
-        "do_not_time_guards",
-        "Dynamo times each new graph's guards, with the caches flushed first: a good part of a small model's first call.",
-        (Replace(guards, "profile_guard_manager", make),),
-    )

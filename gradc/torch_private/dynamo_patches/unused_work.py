@@ -1,0 +1,93 @@
+"""Work of Dynamo's that no program uses: for logs that nobody asked for, for features of torch that are not in use.
+
+It is a third of what Dynamo takes for a small model's first graph: it times guards with the caches of the processor flushed,
+reads whole source files for the names of functions, and loads a hundred modules to see that a value comes from none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+_GUARD_LOGS = (guards.guards_log,)
+_CALL_LOGS = (output_graph.trace_call_log, symbolic_convert.trace_call_log, symbolic_convert.trace_source_log)
+_LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
+_LOADED_TO_BE_NAMED = ("torch.export._trace", "torch._inductor.sizevars")
+
+
+def leave_out_unused_work() -> Patch:
+    """Leave out what has no effect on graphs, guards or any log that is on."""
+    return Patch(
+        "leave_out_unused_work",
+        "Dynamo works for logs that are off and loads modules that are not in use: a good part of a small model's first call.",
+        (
+            Replace(guards, "profile_guard_manager", _unless_logged(_GUARD_LOGS, 0.0)),
+            Replace(symbolic_convert, "get_funcname", _unless_logged(_CALL_LOGS, None)),
+            Replace(LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", _make_should_wrap),
+            Replace(output_graph, "uninteresting_files", _make_uninteresting_files),
+            Replace(OutputGraph, "get_replayed_side_effect_source_refs", _make_side_effects),
+        ),
+    )
+
+
+def _unless_logged(logs: tuple[logging.Logger, ...], unlogged: Any) -> Callable[[Method], Method]:
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(*args: Any) -> Any:
+            is_needed = not is_compiling_for_gradc() or any(log.isEnabledFor(logging.DEBUG) for log in logs)
+            return original(*args) if is_needed else unlogged
+
+        return call
+
+    return make
+
+
+def _make_should_wrap(original: Any) -> Any:
+    """Asked for each value in a graph. A value of a module that nobody loaded is not among them."""
+
+    @functools.wraps(original.__func__)
+    def should_wrap(cls: Any, value: Any) -> bool:
+        if is_compiling_for_gradc() and _LOCAL_MAP not in sys.modules:
+            return False
+        return bool(original.__func__(cls, value))
+
+    return classmethod(should_wrap)
+
+
+def _make_uninteresting_files(original: Method) -> Method:
+    """The files that are left out of a traced call's stack. No call comes from a module that nobody loaded."""
+
+    @functools.wraps(original)
+    def files() -> Any:
+        are_loaded = all(name in sys.modules for name in _LOADED_TO_BE_NAMED)
+        return original() if are_loaded or not is_compiling_for_gradc() else _torch_files()
+
+    return files
+
+
+def _make_side_effects(original: Method) -> Method:
+    """The names of what compiled code changes beside its results: for a warning that is off, and for hooks on bytecode."""
+
+    @functools.wraps(original)
+    def names(self: Any, **what: Any) -> Any:
+        is_needed = bool(what or convert_frame._bytecode_hooks) or not is_compiling_for_gradc()
+        return original(self, **what) if is_needed else []
+
+    return names
+
+
+@functools.cache
+def _torch_files() -> frozenset[str]:
+    """The files of those modules that a user's call may pass through, while the others are not loaded."""
+    through = ("torch._compile", "torch._dynamo.eval_frame", "torch._library.custom_ops", "torch.fx.interpreter")
+    return frozenset(file for name in through if (file := getattr(sys.modules.get(name), "__file__", None)) is not None)
