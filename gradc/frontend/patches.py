@@ -52,6 +52,7 @@ def patches() -> Patches:
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.keep_what_gradc_compiled(is_ours),
+            dynamo.leave_changing_floats_to_python(is_ours),
             dynamo.leave_closed(is_ours),
             dynamo.leave_kernels_alone(is_ours),
             dynamo.read_from_the_tensor(is_ours),

@@ -6,6 +6,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 """
 
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
+from gradc.torch_private.dynamo_patches.changing_floats import leave_changing_floats_to_python
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
@@ -40,6 +41,7 @@ __all__ = [
     "keep_ops_whole",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
+    "leave_changing_floats_to_python",
     "leave_closed",
     "leave_kernels_alone",
     "leave_out_unused_work",
