@@ -15,7 +15,7 @@ import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,17 +81,19 @@ def prepare(num_threads: int = 1) -> None:
     print(f"torch {torch.__version__}, {num_threads} thread(s)")
 
 
-def race(steps: dict[str, Step], seconds: float = 4.0, rounds: int = 40) -> dict[str, Timing]:
+def race(
+    steps: dict[str, Step], seconds: float = 4.0, rounds: int = 40, contenders: Mapping[str, Contender] = CONTENDERS
+) -> dict[str, Timing]:
     """Time ``steps`` (warm already) in turns for about ``seconds`` altogether. The first one is the reference.
 
     A turn begins with a step that is not timed: it finds the settings changed, and the caches full of the others' data.
     """
     share = seconds / (rounds * len(steps))
-    repeats = {name: _num_repeats(step, CONTENDERS[name], share) for name, step in steps.items()}
+    repeats = {name: _num_repeats(step, contenders[name], share) for name, step in steps.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            with CONTENDERS[name].settings():
+            with contenders[name].settings():
                 step()
                 times[name].append(_time(step, repeats[name]))
     reference = next(iter(times.values()))
