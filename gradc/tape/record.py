@@ -76,12 +76,13 @@ class TapeRecorder:
         symints, first_sequence_nr = _symints(self.recorder, fakes), next_sequence_nr()
         self.primals = primals
         saved: list[Saved] = []
-        unpacker = Unpacker(lambda index: tensors[index])
-        tensors: list[torch.Tensor] = []  # without their nodes, some of which must go: see _letting_go_of_written_views
+        unpacker = Unpacker(lambda index: _unchanged(*tensors[index]))
+        # With their versions; without their nodes, some of which must go: see _letting_go_of_written_views.
+        tensors: list[tuple[torch.Tensor, int]] = []
 
         def pack(tensor: torch.Tensor) -> int:
             saved.append(self._saved(tensor))
-            tensors.append(tensor)
+            tensors.append((tensor, tensor._version))
             return len(saved) - 1
 
         with self.recorder, packing(pack, unpacker):
@@ -311,7 +312,28 @@ def _refuse_changed_primals(tape: Tape, fakes: list[Any], before: list[tuple[Any
 
 
 def _refuse_changed_saved(tape: Tape) -> None:
-    """In-place use of a value that backward needs: eager raises at backward, with the right words, so eager runs it."""
-    for saved in tape.saved:
-        if saved.fake._version != saved.version:
-            raise UnsupportedError("saved tensor modified in place inside the region")
+    """In-place use of a value that backward needs: eager raises at backward, with the right words, so eager runs it.
+
+    What only nodes saved that a gradient inside has been taken through may be written into: a parameter, by its update.
+    """
+    for saved in _kept(tape) if tape.inner_gradients else tape.saved:
+        _unchanged(saved.fake, saved.version)
+
+
+def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    """A saved tensor, as it was when it was saved."""
+    if tensor._version != version:
+        raise UnsupportedError("saved tensor modified in place inside the region")
+    return tensor
+
+
+def _kept(tape: Tape) -> Iterator[Saved]:
+    """What is saved by the nodes that the outputs lead to, and by those that the saved values lead to in turn."""
+    nodes: dict[Node, None] = {}
+    new = _nodes(tape, [*tape.outputs, *_roots(tape)])
+    while new:
+        nodes |= new
+        saved = [tape.saved[index] for node in new for index in saved_by(tape, node).indices]
+        yield from saved
+        found = _nodes(tape, (), [each.edge for each in saved])
+        new = {node: None for node in found if node not in nodes}

@@ -440,6 +440,40 @@ def test_written_into_between():
     check(step, SQUARE, OTHER)
 
 
+def test_parameter_updated_by_its_gradient():
+    """Nobody asks the nodes again that saved the parameter."""
+
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            loss = (x @ w).tanh().square().sum()
+            (slope,) = grad(loss, w)
+            with torch.no_grad():
+                w.sub_(0.1 * slope)
+            return loss.detach()
+
+        return f(x, w), f(x, w)
+
+    check_whole(step, SQUARE, OTHER)
+
+
+def test_parameter_updated_by_its_gradient_that_is_differentiated():
+    """Eager raises in backward: the nodes that the gradient left behind saved the parameter."""
+
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            loss = (x @ w).tanh().square().sum()
+            (slope,) = grad(loss, x, create_graph=True)
+            with torch.no_grad():
+                w.sub_(0.1)
+            return slope
+
+        f(x, w).sum().backward()
+
+    check(step, SQUARE, OTHER, allow_fallback=True, compare_messages=True)
+
+
 def test_saved_tensor_written_into_after_the_gradient():
     def step(compile, x, w):
         @compile
