@@ -54,6 +54,7 @@ def patches() -> Patches:
             dynamo.keep_what_gradc_compiled(is_ours),
             dynamo.leave_changing_floats_to_python(is_ours),
             dynamo.leave_closed(is_ours),
+            dynamo.let_python_choose(is_ours),
             dynamo.leave_kernels_alone(is_ours),
             dynamo.read_from_the_tensor(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),

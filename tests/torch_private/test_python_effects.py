@@ -255,6 +255,109 @@ def an_index_error_that_is_caught() -> Any:
     return function, nothing
 
 
+def ops_that_round_once() -> Any:
+    a, b, c = torch.rand(3, 1000) + 0.5
+
+    def function(x: torch.Tensor) -> Any:
+        inplace = a.clone().addcmul_(b, c, value=0.3), a.clone().addcdiv_(b, c, value=0.3), a.clone().add_(b, alpha=0.3)
+        lists = torch._foreach_pow(0.9, [a, b]), torch._foreach_lerp([a], [b], 0.3)
+        return x * 2, inplace, torch.addcdiv(a, b, c, value=0.3), lists
+
+    return function, nothing
+
+
+def a_step_in_place_by_a_tensor() -> Any:
+    a, b = torch.rand(2, 1000)
+    return lambda x: (x * 2, a.clone().add_(b, alpha=x.detach()[1])), nothing
+
+
+def full_of_a_tensor_that_requires_grad() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        try:
+            return torch.full((3,), x.sum()), ""
+        except TypeError as error:
+            return x.sin(), str(error)
+
+    return function, nothing
+
+
+def data_that_is_written_into() -> Any:
+    weight = torch.ones(4)
+
+    def function(x: torch.Tensor) -> Any:
+        weight.data.mul_(2)
+        y = x * 2
+        y.data.add_(1)
+        return x * weight, y.sin(), y._version
+
+    return function, lambda: weight._version
+
+
+def the_greater_of_equals() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        a, b = x.sum(), x.sum()
+        return max(a, b) is a, min(b, a) is b, (max(a, b) * 2).sin()
+
+    return function, nothing
+
+
+def the_greater_of_a_number_and_a_tensor() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        a, whole = x.sum(), torch.tensor(3)
+        return max(a, 100.0), min(a, 0.1), max(whole, 2.5), max(whole, 5), x * 2
+
+    return function, nothing
+
+
+def the_greater_of_nan() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        a = x.sum()
+        nan = a * float("nan")
+        return max(a, nan), max(nan, a), min(a, nan), max([a, nan, a])
+
+    return function, nothing
+
+
+def a_tensor_in_a_list() -> Any:
+    return lambda x: (x.sin(), x in [x], any(x is y for y in [x])), nothing
+
+
+def the_order_of_sets() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        words = {"q", "w", "e", "r"}
+        words.add("z")
+        words.discard("q")
+        return (
+            x * 2,
+            list(words),
+            list(words | {"y"}),
+            list(frozenset("hello")),
+            ",".join(set("abc")),
+            sorted(words),
+        )
+
+    return function, nothing
+
+
+def whether_made_in_inference_mode() -> Any:
+    def function(x: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            y = x * 2
+            is_inference = y.is_inference()
+        return x.sin(), is_inference, y.is_inference()
+
+    return function, nothing
+
+
+# pytest writes the assertions of this file anew; not those of a text
+ASSERTS = """
+def function(x):
+    hidden = x.sin()
+    assert hidden.sum() > 1000, "too small"
+    return hidden.cos()
+"""
+
+
 PROGRAMS = [
     a_deque_that_throws_out,
     a_deque_made_inside,
@@ -277,12 +380,30 @@ PROGRAMS = [
     a_warning_of_torchs,
     a_warning_in_python_of_torchs,
     an_index_error_that_is_caught,
+    ops_that_round_once,
+    a_step_in_place_by_a_tensor,
+    full_of_a_tensor_that_requires_grad,
+    data_that_is_written_into,
+    the_greater_of_equals,
+    the_greater_of_a_number_and_a_tensor,
+    the_greater_of_nan,
+    a_tensor_in_a_list,
+    the_order_of_sets,
+    whether_made_in_inference_mode,
 ]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_seen_is_what_eager_shows(program: Program) -> None:
     check(step, lambda: program, leaf(4), allow_fallback=True)
+
+
+def test_an_assertion_about_a_tensor_raises() -> None:
+    names: dict[str, Any] = {}
+    exec(ASSERTS, names)
+    torch._dynamo.reset()
+    with pytest.raises(AssertionError, match="too small"):
+        gradc.compile(names["function"])(torch.ones(4, requires_grad=True))
 
 
 def test_what_is_installed_ends_no_graph() -> None:

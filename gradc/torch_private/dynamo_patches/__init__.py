@@ -7,6 +7,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import leave_changing_floats_to_python
+from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
@@ -46,6 +47,7 @@ __all__ = [
     "leave_kernels_alone",
     "leave_out_unused_work",
     "leave_the_process_as_it_is",
+    "let_python_choose",
     "look_through_compiled_modules",
     "read_from_the_tensor",
     "resume_behind_operators",

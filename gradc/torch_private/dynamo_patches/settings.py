@@ -14,8 +14,14 @@ from torch._dynamo.convert_frame import ConvertFrameAssert
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-# Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch.
-_OUR_SETTINGS = {"skip_nnmodule_hook_guards": False, "record_runtime_overhead": False, "trace_numpy": False}
+# Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
+# tensor is looked at there and then.
+_OUR_SETTINGS = {
+    "skip_nnmodule_hook_guards": False,
+    "record_runtime_overhead": False,
+    "trace_numpy": False,
+    "rewrite_assert_with_torch_assert": False,
+}
 
 
 _users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)
@@ -46,7 +52,7 @@ def compile_under_our_settings(is_ours: IsOurs, around: Callable[[], AbstractCon
 
     return Patch(
         "compile_under_our_settings",
-        "A hook that is registered after a module's first call must be noticed; bytecode is not to be timed at each call.",
+        "Hooks registered later must be noticed; NumPy is called; an assertion about a tensor raises where it stands.",
         (Replace(ConvertFrameAssert, "__call__", make),),
     )
 

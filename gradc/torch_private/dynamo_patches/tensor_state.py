@@ -17,7 +17,9 @@ _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 
 
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
-    """End the graph where ``_version``, or ``grad`` of a tensor that is no leaf, is read; leave code that reads a node alone.
+    """End the graph where ``_version``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
+
+    Code that reads a node is left alone; what it calls is compiled.
 
     Behind a graph's end the tensor has eager's version and warns as in eager. Its node is a segment's, though: a function that
     asks its own tensors for more than whether they have one runs as it is.
@@ -31,6 +33,24 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             return original(self, tx)
 
         return version
+
+    def make_data(original: Method) -> Method:
+        @functools.wraps(original)
+        def data(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _end_graph("data", "What is written into x.data does not count as a change of x.")
+            return original(self, tx)
+
+        return data
+
+    def make_is_inference(original: Method) -> Method:
+        @functools.wraps(original)
+        def is_inference(self: Any, tx: Any, *args: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _end_graph("is_inference", "What is traced is not made in inference mode.")
+            return original(self, tx, *args)
+
+        return is_inference
 
     def make_grad(original: Method) -> Method:
         @functools.wraps(original)
@@ -57,6 +77,8 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         "Of a tensor inside a graph Dynamo knows another version than eager, or the node of a segment; it forgets a warning.",
         (
             Replace(TensorVariable, "method_attr__version", make_version),
+            Replace(TensorVariable, "method_attr_data", make_data),
+            Replace(TensorVariable, "method_is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
             Replace(TensorVariable, "method_attr_grad_fn", make_node),
         ),

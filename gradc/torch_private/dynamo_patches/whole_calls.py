@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -11,22 +12,28 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+_TAKEN_APART = (torch.addcdiv, torch.full, torch._foreach_lerp_, torch._foreach_pow, math.radians)
+_METHODS_TAKEN_APART = ("method_add_", "method_addcmul_", "method_addcdiv_")
+
 
 def keep_ops_whole(is_ours: IsOurs) -> Patch:
-    """Leave ``torch.addcdiv`` in graphs."""
+    """Leave calls in graphs that Dynamo would make of other calls; their handlers answer None, as if there were none."""
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            is_number = "value" in kwargs and kwargs["value"].is_python_constant()
-            return None if is_number and is_ours(tx.output.compiler_fn) else original(self, tx, *args, **kwargs)
+            return None if is_ours(tx.output.compiler_fn) else original(self, tx, *args, **kwargs)
 
         return call
 
+    handlers = TorchInGraphFunctionVariable._get_handlers()
     return Patch(
         "keep_ops_whole",
-        "Dynamo takes addcdiv apart, and rounds twice.",
-        (Replace(TorchInGraphFunctionVariable._get_handlers(), torch.addcdiv, make),),
+        "Dynamo takes addcdiv, addcmul_ and the like apart, and rounds twice; it lets full take a tensor that eager refuses.",
+        (
+            *(Replace(handlers, op, make) for op in _TAKEN_APART),
+            *(Replace(TensorVariable, name, make) for name in _METHODS_TAKEN_APART),
+        ),
     )
 
 

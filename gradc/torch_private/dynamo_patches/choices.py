@@ -1,0 +1,69 @@
+"""Where Python chooses by the value of a tensor, or by hashes: ``max``, ``min``, ``in``, the order of a set."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch._dynamo import symbolic_convert
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def let_python_choose(is_ours: IsOurs) -> Patch:
+    """End the graph where Python compares tensors to choose one of them; leave code alone that lists a set which it made.
+
+    Behind the end of a graph a set is another, made anew: its order is not that of a set which grew and shrank.
+    """
+
+    def make_extremum(original: Method) -> Method:
+        @functools.wraps(original)
+        def extremum(self: Any, tx: Any, a: Any, b: Any) -> Any:
+            if self.tensor_args(a, b) and is_ours(tx.output.compiler_fn):
+                _end_graph(f"{self.fn.__name__} of tensors", "Python returns one of them; torch's would share a gradient out.")
+            return original(self, tx, a, b)
+
+        return extremum
+
+    def make_contains(original: Method) -> Method:
+        @functools.wraps(original)
+        def contains(tx: Any, container: Any, item: Any) -> Any:
+            if item.is_tensor() and not container.is_tensor() and is_ours(tx.output.compiler_fn):
+                _end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
+            return original(tx, container, item)
+
+        return contains
+
+    def make_listing(original: Method) -> Method:
+        @functools.wraps(original)
+        def listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if tx is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(self, tx):
+                _end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
+            return original(self, tx, *args, **kwargs)
+
+        return listing
+
+    return Patch(
+        "let_python_choose",
+        "For max and min of tensors Dynamo takes torch's, which differ in ties and NaN; its sets keep the order of insertion.",
+        (
+            Replace(BuiltinVariable, "_call_min_max_binary", make_extremum),
+            Replace(symbolic_convert, "generic_contains", make_contains),
+            Replace(SetVariable, "tp_iter_impl", make_listing),
+            Replace(SetVariable, "unpack_var_sequence", make_listing),
+        ),
+    )
+
+
+def _has_order_of_its_own(items: Any, tx: Any) -> bool:
+    """True if Python may list the set in another order than Dynamo; Dynamo's own polyfills may look through a set."""
+    is_as_it_came = items.source is not None and list(items.items) == list(items.original_items)
+    is_set = type(items) in (SetVariable, FrozensetVariable)
+    return is_set and len(items.items) > 1 and not is_as_it_came and "/_dynamo/polyfills/" not in tx.f_code.co_filename
+
+
+def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
+    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)
