@@ -45,9 +45,12 @@ def disable() -> contextlib.AbstractContextManager[None]:
 
 
 def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextManager[None]:
-    """Capture inside, unless ``enable`` or ``disable`` has already said how."""
-    INTERCEPT.apply()
-    return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph))
+    """Capture inside what is not compiled anyway, unless ``enable`` or ``disable`` has already said how.
+
+    Expects that gradc's patches are applied, as they are when something is compiled.
+    """
+    only_between = not config.compiled_autograd
+    return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph, only_between_segments=only_between))
 
 
 def recordings() -> Recordings:

@@ -4,7 +4,8 @@
 
     walk -> key -> find, or prove, or record -> replay
 
-What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable`` and gradc's own tracing.
+What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable``, gradc's own tracing,
+and inside a compiled function what consists of compiled segments alone.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def run_backward(
         FallbackError: under ``fullgraph=True``, if torch's engine has to run it.
     """
     setting = present()
-    if _is_own_tracing() or _is_tried_out(tensors):
+    if (setting.only_between_segments and _is_compiled(tensors)) or _is_own_tracing() or _is_tried_out(tensors):
         return NotImplemented
     try:
         _refuse_where_eager_is_needed(create_graph)
@@ -103,6 +104,11 @@ def _is_own_tracing() -> bool:
 def _is_tried_out(tensors: Any) -> bool:
     """True for a pass between fake tensors: Dynamo looks what it gives."""
     return any(isinstance(tensor, torch.Tensor) and is_fake(tensor) for tensor in tensors)
+
+
+def _is_compiled(tensors: Any) -> bool:
+    """True if the engine meets compiled segments and leaves only: then it makes fewer calls than a replay."""
+    return native.is_built() and native.extension.consists_of_segments(tensors)
 
 
 def _refuse_where_eager_is_needed(create_graph: bool) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from gradc.compiled_autograd.compilers import Compiler, options_of, takes_symbols
@@ -20,13 +19,17 @@ from gradc.options import DEFAULT_BACKEND
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What one ``enable`` asks for. ``is_on`` is False inside ``disable``. ``key``: equal for equal wishes."""
+    """What one ``enable`` asks for. ``is_on`` is False inside ``disable``. ``key``: equal for equal wishes.
+
+    ``only_between_segments``: what consists of compiled segments alone is left to torch's engine, which is then faster.
+    """
 
     is_on: bool
     compiler: Compiler | None = None
     dynamic: bool | None = None
     fullgraph: bool = False
     key: Any = None
+    only_between_segments: bool = False
 
 
 ON, OFF = Setting(True), Setting(False)
@@ -58,18 +61,19 @@ def present() -> Setting:
     return ON if config.compiled_autograd else OFF
 
 
-@contextlib.contextmanager
-def pushed(setting: Setting) -> Iterator[None]:
-    """``setting`` inside, in this thread."""
-    _local.stack.append(setting)
-    try:
-        yield
-    finally:
+class pushed(contextlib.ContextDecorator):
+    """``setting`` inside, in this thread. A class and no generator, for compiled steps enter it at each call."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def __enter__(self) -> None:
+        _local.stack.append(self.setting)
+
+    def __exit__(self, *error: object) -> None:
         _local.stack.pop()
 
 
-@contextlib.contextmanager
-def pushed_by_default(setting: Setting) -> Iterator[None]:
+def pushed_by_default(setting: Setting) -> pushed:
     """``setting`` inside, unless one has been pushed around."""
-    with pushed(_local.stack[-1] if _local.stack else setting):
-        yield
+    return pushed(_local.stack[-1] if _local.stack else setting)

@@ -6,9 +6,11 @@
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/hooks.h"
+#include "nodes/csrc/segment_node.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 namespace py = pybind11;
 
@@ -17,6 +19,17 @@ namespace {
 
 py::object written_into_view(const py::object& node) {
   return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(node_in_copy_slices(node.ptr())));
+}
+
+bool consists_of_segments_only(const py::sequence& roots) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& root : roots) {
+    if (!THPVariable_Check(root.ptr())) { // an edge of the graph
+      return false;
+    }
+    tensors.push_back(THPVariable_Unpack(root.ptr()));
+  }
+  return consists_of_segments(tensors);
 }
 
 } // namespace
@@ -31,6 +44,10 @@ void bind_nodes(py::module_& module) {
       "node_in_copy_slices",
       torch::wrap_pybind_function(written_into_view),
       "(CopySlices) -> the node of the op that wrote into a view");
+  module.def(
+      "consists_of_segments",
+      torch::wrap_pybind_function(consists_of_segments_only),
+      "(roots) -> whether a backward pass from there meets segments and leaves only");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

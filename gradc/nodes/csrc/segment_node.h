@@ -89,6 +89,9 @@ struct SegmentNode : torch::autograd::Node {
   bool is_hidden_released_ = false;
 };
 
+// Whether a backward pass from these roots meets segments and leaves only. False where that takes long to tell.
+bool consists_of_segments(const std::vector<at::Tensor>& roots);
+
 // As long as it lives, this thread runs `segment` for a walk over the live graph, which holds each node that the segment leads to,
 // once. `is_owned` tells of each tangent whether only the walk holds it; empty: as it is. Of the run and not of the node: another
 // thread may run the same node at that time.
