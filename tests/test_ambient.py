@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gradc
 from gradc import native
 from gradc.ambient import Ambient, AutocastState, ambient, autocast_state, unsupported_mode
+from gradc.backward.key import BackwardKey
 
 needs_extension = pytest.mark.skipif(not native.is_built(), reason="the extension is not built")
 
@@ -98,6 +99,18 @@ def test_python_and_cpp_say_the_same(field, setting):
     assert list(seen_in_cpp().items()) == list(seen_in_python().items())
     with setting():
         assert list(seen_in_cpp().items()) == list(seen_in_python().items())
+
+
+@needs_extension
+@each_setting
+def test_python_and_cpp_use_the_same_words(field, setting):
+    x = torch.randn(3, requires_grad=True)
+    loss = torch.tanh(x).sum()
+    with setting():
+        walk = native.extension.Walk([loss], [torch.ones_like(loss)], False, None, True)
+        parts = BackwardKey(ambient(autocast_state()), (), ()).parts()
+    said = dict(line.split(": ", 1) for line in walk.describe().splitlines())
+    assert {name: said[name] for name in seen_in_python()} == {name: parts[name] for name in seen_in_python()}
 
 
 def walk_key(setting):

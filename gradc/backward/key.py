@@ -2,17 +2,18 @@
 
     key_of:      (segment, tangents, needed) -> BackwardKey, in the state that there is now
     nominal_key: (tape, segment, autocast) -> the key of the usual case
+    native_key:  what the extension tells of a key that it holds -> BackwardKey
     closest:     (earlier keys, key) -> the one that differs least, and in what
 
-A key prints itself in words. The native nodes have keys of their own, numbers that tell the same things apart; only what they
-have not met comes here.
+A key prints itself in words. The native nodes hold the same keys as numbers (nodes/csrc/key.h); only what they have not met
+comes here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -106,6 +107,17 @@ def key_of(
         for edge, tangent in itertools.zip_longest(segment.inlets(len(tangents)), tangents)
     )
     return BackwardKey(ambient(autocast_state()), metas, tuple(needed), stealable=tuple(stealable))
+
+
+def native_key(fields: Mapping[str, Any]) -> BackwardKey:
+    """The key that a native node holds: its numbers say the same as a key that is read off the call here, all sizes plain."""
+    state = Ambient(**{**fields["ambient"], "autocast": AutocastState(fields["ambient"]["autocast"])})
+    tangents = tuple(form and _native_meta(*form) for form in fields["tangents"])
+    return BackwardKey(state, tangents, tuple(fields["needed"]), fields["adds_up"], tuple(fields["stealable"]))
+
+
+def _native_meta(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: torch.device) -> TensorMeta:
+    return TensorMeta(dtype, shape, stride, 0, device)
 
 
 def nominal_key(tape: Tape, segment: Segment, autocast: AutocastState) -> BackwardKey:

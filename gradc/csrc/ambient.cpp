@@ -13,6 +13,8 @@
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 namespace gradc {
 
 namespace py = pybind11;
@@ -50,6 +52,12 @@ py::tuple enabled_in(const Ambient::Autocast& autocast) {
   return py::tuple(enabled);
 }
 
+std::string name_of(at::ScalarType type) {
+  return std::string("torch.") + torch::getTHPDtype(type)->name;
+}
+
+} // namespace
+
 py::dict to_python(const Ambient& ambient) {
   py::dict fields;
   fields["autocast"] = enabled_in(ambient.autocast);
@@ -61,7 +69,16 @@ py::dict to_python(const Ambient& ambient) {
   return fields;
 }
 
-} // namespace
+Ambient::Autocast autocast_of(const AutocastByName& enabled) {
+  Ambient::Autocast autocast;
+  autocast.fill(-1);
+  for (const auto& [name, dtype] : enabled) {
+    const auto found = std::find(Ambient::devices.begin(), Ambient::devices.end(), at::Device(name).type());
+    TORCH_CHECK_VALUE(found != Ambient::devices.end(), "autocast of a device type that no key tells: ", name);
+    autocast[found - Ambient::devices.begin()] = static_cast<int64_t>(dtype);
+  }
+  return autocast;
+}
 
 Ambient Ambient::read() {
   const auto& context = at::globalContext();
@@ -83,20 +100,31 @@ Ambient::Modes Ambient::modes() const {
           is_layout_enforced};
 }
 
+// By position, as `modes` puts them.
+Ambient Ambient::of(const Autocast& autocast, const Modes& modes) {
+  Ambient ambient;
+  ambient.autocast = autocast;
+  ambient.is_deterministic = modes[0] != 0;
+  ambient.matmul_precision = static_cast<at::Float32MatmulPrecision>(modes[1]);
+  ambient.is_mkldnn_enabled = modes[2] != 0;
+  ambient.default_dtype = static_cast<at::ScalarType>(modes[3]);
+  ambient.is_layout_enforced = modes[4] != 0;
+  return ambient;
+}
+
 std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient) {
   const auto yes_or_no = [](bool is_true) { return is_true ? "yes" : "no"; };
   std::string autocast;
   for (size_t i = 0; i < ambient.autocast.size(); ++i) {
     if (ambient.autocast[i] >= 0) {
-      autocast += (autocast.empty() ? "" : ", ") + device_name(i) + " to " +
-          c10::toString(static_cast<at::ScalarType>(ambient.autocast[i]));
+      autocast += (autocast.empty() ? "" : " ") + device_name(i) + " " + name_of(static_cast<at::ScalarType>(ambient.autocast[i]));
     }
   }
   return {{"autocast", autocast.empty() ? "off" : autocast},
           {"is_deterministic", yes_or_no(ambient.is_deterministic)},
           {"matmul_precision", name_of(ambient.matmul_precision)},
           {"is_mkldnn_enabled", yes_or_no(ambient.is_mkldnn_enabled)},
-          {"default_dtype", c10::toString(ambient.default_dtype)},
+          {"default_dtype", name_of(ambient.default_dtype)},
           {"is_layout_enforced", yes_or_no(ambient.is_layout_enforced)}};
 }
 

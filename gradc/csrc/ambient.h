@@ -16,6 +16,7 @@
 #include <vector>
 
 namespace pybind11 {
+class dict;
 class module_;
 }
 
@@ -36,11 +37,20 @@ struct Ambient {
 
   // The present state of this thread.
   static Ambient read();
+  // The state whose numbers these are.
+  static Ambient of(const Autocast& autocast, const Modes& modes);
   // The fields after autocast, which a region's setting may fix, as numbers.
   Modes modes() const;
 };
 
-// Names and values of the fields, to be read by people.
+// Autocast by the names of device types, as AutocastState.enabled in gradc/ambient.py.
+using AutocastByName = std::vector<std::pair<std::string, at::ScalarType>>;
+Ambient::Autocast autocast_of(const AutocastByName& enabled);
+
+// The fields of gradc.ambient.Ambient.
+pybind11::dict to_python(const Ambient& ambient);
+
+// Names and values of the fields, to be read by people: in the words of gradc.backward.key.
 std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient);
 
 // Why ops must reach the dispatcher one by one just now, as eager sends them; "" if they need not. As in gradc/ambient.py.

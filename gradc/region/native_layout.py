@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradc.ambient import DEVICES, AutocastState
 from gradc.analysis.detours import is_detour
 from gradc.analysis.hoist import Hoisted
 from gradc.analysis.order import LiveNode
@@ -71,8 +70,8 @@ class RegionSpec:
     made: list[tuple[int, torch.dtype | None]]
     live_order: list[tuple[str, int, int]]
     is_nested: bool | None
-    is_fine: bool
-    forced_autocast: list[int]
+    is_split_at_leaves: bool
+    forced_autocast: tuple[tuple[str, torch.dtype], ...] | None
     backwards: BackwardCache
     shapes: list[Sym]
 
@@ -90,6 +89,7 @@ def region_spec(
     shapes: list[Sym] = []
     owner: dict[Edge | None, int] = {}
     owner |= {edge: segment.number for segment in segments for edge in segment.entries}
+    forced = backwards.settings.backward_autocast
     return RegionSpec(
         forward,
         [_segment(hoisted.tape, returned, segment, owner, shapes) for segment in segments],
@@ -98,7 +98,7 @@ def region_spec(
         [(node.made.value, node.number, node.depth) for node in order],
         hoisted.is_nested,
         is_split_at_leaves,
-        _forced(backwards.settings.backward_autocast),
+        None if forced is None else forced.enabled,
         backwards,
         shapes,
     )
@@ -181,10 +181,3 @@ def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:
             shapes.append(size)
         shape.append(-len(shapes) if isinstance(size, Sym) else size)
     return Entry(value, shape, meta.dtype, meta.device)
-
-
-def _forced(state: AutocastState | None) -> list[int]:
-    """The part of a native key that a setting fixes: any numbers that no ambient state has."""
-    if state is None:
-        return []
-    return [-2, *(hash((device, str(dict(state.enabled).get(device)))) % (1 << 31) for device in DEVICES)]

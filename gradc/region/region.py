@@ -26,6 +26,7 @@ from gradc.analysis.order import LiveNode, live_order
 from gradc.analysis.outputs import AliasUsedInside, Outputs, analyse_outputs, refuse_views_used_inside
 from gradc.analysis.segments import Segment, cut
 from gradc.backward.cache import BackwardCache
+from gradc.backward.key import BackwardKey, native_key
 from gradc.backward.settings import Settings
 from gradc.executor import is_plan
 from gradc.ir.program import Program
@@ -132,6 +133,10 @@ class Region:
         leaves = {position for gradient in inner for position in gradient.must_be_leaves}
         unheard = {position for gradient in inner for position in gradient.wanted}
         return self.native.direct(direct_outputs(self.outputs.kinds), slow, sorted(leaves), sorted(unheard))
+
+    def native_keys(self, number: int) -> list[BackwardKey]:
+        """What the native node of a segment has backwards for, in no order."""
+        return [] if self.native is None else [native_key(fields) for fields in self.native.keys(number)]
 
     @property
     def _is_direct(self) -> bool:

@@ -50,7 +50,7 @@ def without(spec: Any, field: str) -> Any:
     [
         ("symbols", [("length", 0, 0)], r"RegionSpec\.symbols cannot be 'length'; it is one of int, size, stride"),
         ("live_order", [("leaf", 0, 0)], r"RegionSpec\.live_order cannot be 'leaf'; it is one of primal, segment, output"),
-        ("is_fine", "yes", r"RegionSpec\.is_fine cannot be 'yes'"),
+        ("is_split_at_leaves", "yes", r"RegionSpec\.is_split_at_leaves cannot be 'yes'"),
         ("made", [("first", None)], r"RegionSpec\.made cannot be \('first', None\)"),
     ],
 )

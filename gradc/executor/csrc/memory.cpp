@@ -1,5 +1,7 @@
 #include "executor/csrc/memory.h"
 
+#include "csrc/plain.h"
+
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
@@ -102,7 +104,7 @@ at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta) {
   at::Tensor tensor = held.toTensor();
   auto* impl = tensor.unsafeGetTensorImpl();
   constexpr size_t ours = 2; // `held` and `tensor`
-  if (tensor.use_count() != ours || !is_plain(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
+  if (tensor.use_count() != ours || !is_plain_on_cpu(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
       tensor.storage().nbytes() != num_bytes(meta) || impl->pyobj_slot()->load_pyobj()) {
     return {};
   }

@@ -184,14 +184,6 @@ struct Frame {
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
-// A strided CPU tensor with no lazy conjugation or negation: what a CPU kernel takes as it is.
-inline bool is_plain(const c10::IValue& value) {
-  using c10::DispatchKey;
-  constexpr auto plain =
-      c10::DispatchKeySet({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU});
-  return value.isTensor() && (value.unsafeToTensorImpl()->key_set().raw_repr() & ~plain.raw_repr()) == 0;
-}
-
 // Runs `plan` below autograd. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
 // more. Returns one value for each output. Throws what an op throws.
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);

@@ -1,4 +1,5 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
+#include "csrc/plain.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/product.h"
 
@@ -72,7 +73,7 @@ bool is_unobserved() {
 
 bool reads_plain(const Step& step, const Frame& frame) {
   for (const Index slot : step.reads) {
-    if (!is_plain(frame.slots[slot])) {
+    if (!is_plain_on_cpu(frame.slots[slot])) {
       return false;
     }
   }
@@ -158,7 +159,7 @@ bool matches(const c10::IValue& value, const std::optional<Meta>& meta) {
     return !meta;
   }
   const at::Tensor& tensor = value.toTensor();
-  return tensor.scalar_type() == meta->dtype && is_plain(value) && tensor.sizes() == meta->sizes && tensor.strides() == meta->strides;
+  return tensor.scalar_type() == meta->dtype && is_plain_on_cpu(value) && tensor.sizes() == meta->sizes && tensor.strides() == meta->strides;
 }
 
 bool match(const std::vector<Index>& slots, const Frame& frame) {

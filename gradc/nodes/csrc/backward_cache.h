@@ -1,12 +1,11 @@
 // Compiled backwards of one segment of a region, each kept under what it was compiled for: the form of the gradients that come in,
 // which are needed, and the ambient state of torch.
 //
-//     make_key(forced_autocast, tangents, needed) -> Key          BackwardCache: Key -> CompiledBackward
+//     BackwardCache: Key -> CompiledBackward
 #pragma once
 
 #include "executor/csrc/plan.h"
-
-#include <torch/csrc/autograd/variable.h>
+#include "nodes/csrc/key.h"
 
 #include <cstdint>
 #include <memory>
@@ -28,16 +27,6 @@ struct CompiledBackward {
   std::vector<int64_t> unread;
 };
 
-using Key = std::vector<int64_t>;
-
-struct KeyHash {
-  size_t operator()(const Key& key) const noexcept;
-};
-
-// `forced_autocast`: what the region's setting fixes of the ambient state; empty: all of it is as it is now.
-Key make_key(
-    const Key& forced_autocast, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
-
 // The backwards of one segment by key. Bounded: sizes that keep changing push out what was there.
 class BackwardCache {
  public:
@@ -46,6 +35,7 @@ class BackwardCache {
     std::shared_ptr<const CompiledBackward> backward;
   };
   Found find(const Key& key) const;
+  std::vector<Key> keys() const;
   void keep(Key key, std::shared_ptr<const CompiledBackward> backward);
 
  private:

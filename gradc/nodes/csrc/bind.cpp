@@ -2,6 +2,7 @@
 #include "nodes/csrc/bind.h"
 
 #include "csrc/convert.h"
+#include "csrc/plain.h"
 #include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/autocast_cache.h"
@@ -48,6 +49,10 @@ void bind_nodes(py::module_& module) {
       "consists_of_segments",
       torch::wrap_pybind_function(consists_of_segments_only),
       "(roots) -> whether a backward pass from there meets segments and leaves only");
+  module.def(
+      "is_plain",
+      [](const at::Tensor& tensor) { return is_plain(tensor); },
+      "(tensor) -> whether a Program may take it for what its memory holds");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

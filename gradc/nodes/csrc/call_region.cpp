@@ -1,6 +1,7 @@
 #include "nodes/csrc/call_region.h"
 
 #include "csrc/ambient.h"
+#include "csrc/plain.h"
 
 #include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/autograd/variable.h>

@@ -74,10 +74,10 @@ void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& ne
 
 std::optional<variable_list> SegmentNode::differentiate(
     const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
-  if (!at::GradMode::is_enabled() || !region_->forced_autocast.empty() || !is_usual(tangents)) {
+  if (!at::GradMode::is_enabled() || region_->forced_autocast || !is_usual(tangents)) {
     return std::nullopt;
   }
-  Key key = make_key(region_->forced_autocast, tangents, needed);
+  Key key = make_key(region_->forced_autocast, tangents, layout().entries.size(), needed);
   for (const auto& tangent : tangents) {
     const bool has_history = tangent.defined() && tangent.requires_grad();
     key.push_back(has_history + (has_history && tangent.is_leaf()));

@@ -102,8 +102,8 @@ struct RegionLayout {
   std::vector<MadeLayout> made;
   std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
-  bool is_fine = false; // cut so finely that hooks on leaves run between the cuts
-  Key forced_autocast; // the part of a key that the region's setting fixes; empty: what is ambient
+  bool is_split_at_leaves = false; // cut wherever a gradient leaves, so that hooks on leaves run between the cuts
+  std::optional<Ambient::Autocast> forced_autocast; // under which backward runs by the region's setting; nullopt: the ambient one
   std::unique_ptr<Derive> derive;
   mutable std::vector<BackwardCache> backwards;
 };

@@ -2,6 +2,7 @@
 
 #include "csrc/ambient.h"
 #include "csrc/autograd.h"
+#include "csrc/plain.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/hooks.h"
 
@@ -20,16 +21,6 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr c10::DispatchKeySet lazy_or_wrapped({
-    c10::DispatchKey::Python,
-    c10::DispatchKey::Conjugate,
-    c10::DispatchKey::Negative,
-    c10::DispatchKey::ZeroTensor,
-    c10::DispatchKey::FuncTorchBatched,
-    c10::DispatchKey::FuncTorchGradWrapper,
-    c10::DispatchKey::Batched,
-});
-
 // Whether it tells if a sum is written over the tensor: it then keeps strides that a new sum would not have, those of dimensions
 // of size 1, or of an empty tensor.
 bool has_free_strides(const at::Tensor& tensor) {
@@ -39,11 +30,6 @@ bool has_free_strides(const at::Tensor& tensor) {
 }
 
 } // namespace
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor.key_set().has_any(lazy_or_wrapped) &&
-      !tensor._fw_grad(0).defined();
-}
 
 void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, bool is_repacked) {
   saved_ = std::move(saved);
@@ -133,11 +119,9 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
     return derive(tangents, needed);
   }
   auto& cache = region_->backwards[number_];
-  Key key = make_key(region_->forced_autocast, tangents, needed);
   const bool adds_up = may_add_up();
-  key.push_back(adds_up);
   const auto owned = written_over(tangents);
-  key.insert(key.end(), owned.begin(), owned.end());
+  Key key = complete(make_key(region_->forced_autocast, tangents, layout().entries.size(), needed), adds_up, owned);
   auto found = cache.find(key);
   if (!found.is_known) {
     found.backward = region_->derive->compile(number_, tangents, needed, adds_up, owned);

@@ -113,7 +113,4 @@ class WalkedRun {
   const WalkedRun* outer_;
 };
 
-// True if a Program may take the tensor for what its memory holds: strided and dense, neither wrapped nor lazy.
-bool is_plain(const at::Tensor& tensor);
-
 } // namespace gradc

@@ -1,5 +1,6 @@
 #include "optim/csrc/update.h"
 
+#include "csrc/plain.h"
 #include "executor/csrc/loops.h"
 
 #include <ATen/Parallel.h>
@@ -140,14 +141,8 @@ bool is_fused_machine() {
   return capability == "AVX2" || capability == "AVX512";
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet wrapped({
-      c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched,
-      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Batched, c10::DispatchKey::Functionalize,
-      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-  });
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_nested() &&
-      !tensor.is_inference() && !tensor.key_set().has_any(wrapped) && !tensor._fw_grad(0).defined();
+bool is_writable(const at::Tensor& tensor) {
+  return tensor.defined() && is_plain(tensor) && tensor.device().is_cpu() && !tensor.is_inference();
 }
 
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
@@ -187,7 +182,7 @@ Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> o
 std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
   for (size_t number = 0; number < operands.at(0).size(); ++number) {
     const auto& parameter = operands[0][number];
-    if (!is_plain(parameter) || !parameter.is_non_overlapping_and_dense()) {
+    if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense()) {
       return "parameter of a kind that only torch's own step takes";
     }
     if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
@@ -195,7 +190,7 @@ std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
     }
     for (size_t i = 1; i < num_operands_; ++i) {
       const auto& other = operands[i].at(number);
-      if (!is_plain(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
+      if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
         return "gradient or state of another kind than its parameter";
       }
       if (i > 1 && other.strides() != parameter.strides()) {
@@ -237,7 +232,7 @@ void Update::run(const std::vector<TensorColumn>& operands, const std::vector<st
 
 std::string why_not_steps(const std::vector<at::Tensor>& steps) {
   for (const auto& step : steps) {
-    if (!is_plain(step) || step.dim() != 0 || (step.scalar_type() != at::kFloat && step.scalar_type() != at::kDouble)) {
+    if (!is_writable(step) || step.dim() != 0 || (step.scalar_type() != at::kFloat && step.scalar_type() != at::kDouble)) {
       return "step count that is no float32 or float64 tensor on the CPU";
     }
   }

@@ -6,6 +6,7 @@
 #include "region/csrc/direct.h"
 #include "region/csrc/region_spec.h"
 
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -32,6 +33,35 @@ py::tuple call(
   return py::make_tuple(results, nodes);
 }
 
+py::object to_python(const std::optional<TangentForm>& tangent) {
+  if (!tangent) {
+    return py::none();
+  }
+  return py::make_tuple(tangent->dtype, py::tuple(py::cast(tangent->sizes)), py::tuple(py::cast(tangent->strides)), tangent->device);
+}
+
+py::dict to_python(const KeyParts& parts) {
+  py::list tangents;
+  for (const auto& tangent : parts.tangents) {
+    tangents.append(to_python(tangent));
+  }
+  py::dict fields;
+  fields["ambient"] = gradc::to_python(parts.ambient);
+  fields["tangents"] = tangents;
+  fields["needed"] = parts.needed;
+  fields["adds_up"] = parts.adds_up;
+  fields["stealable"] = parts.stealable;
+  return fields;
+}
+
+py::list keys(const RegionLayout& region, size_t segment) {
+  py::list keys;
+  for (const auto& key : region.backwards.at(segment).keys()) {
+    keys.append(to_python(parts_of(key)));
+  }
+  return keys;
+}
+
 } // namespace
 
 void bind_region(py::module_& module) {
@@ -39,6 +69,7 @@ void bind_region(py::module_& module) {
       module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
       .def(py::init(&make_region))
       .def("__call__", torch::wrap_pybind_function(call))
+      .def("keys", keys, "(segment) -> the keys that backwards are kept under, each as the fields of a BackwardKey.")
       .def(
           "direct",
           make_direct,

@@ -105,6 +105,11 @@ bool are_as_traced(const DirectCall& direct, const std::vector<c10::IValue>& inp
       std::none_of(direct.unheard.begin(), direct.unheard.end(), is_heard);
 }
 
+// Whether the region cut at leaves must serve the call: a hook on a leaf has to run as soon as its gradient is there.
+bool must_split(const RegionLayout& region, const std::vector<c10::IValue>& inputs) {
+  return !region.is_split_at_leaves && !region.segments.empty() && has_gradient_hooks(inputs);
+}
+
 // The tensors of a tuple; undefined ones for the rest.
 torch::autograd::variable_list tensors_of(PyObject* tuple) {
   torch::autograd::variable_list tensors;
@@ -124,8 +129,8 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     inputs.push_back(to_ivalue(arguments[i]));
   }
   const auto start = at::sequence_number::peek();
-  const bool is_fine = direct.region->is_fine || direct.region->segments.empty() || !has_gradient_hooks(inputs);
-  if (!is_fine || is_watched(inputs) || !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
+  if (must_split(*direct.region, inputs) || is_watched(inputs) || !are_as_traced(direct, inputs) ||
+      !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   const auto made_before = made_nodes(*direct.region, inputs);

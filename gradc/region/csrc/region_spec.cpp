@@ -69,8 +69,10 @@ std::shared_ptr<RegionLayout> make_region(const py::object& object) {
   }
   region->live_order = make_live_order(spec);
   region->is_nested = spec.get<std::optional<bool>>("is_nested");
-  region->is_fine = spec.get<bool>("is_fine");
-  region->forced_autocast = spec.get<Key>("forced_autocast");
+  region->is_split_at_leaves = spec.get<bool>("is_split_at_leaves");
+  if (const auto forced = spec.get<std::optional<AutocastByName>>("forced_autocast")) {
+    region->forced_autocast = autocast_of(*forced);
+  }
   region->derive = make_python_derive(spec["backwards"]);
   spec.refuse_others({"shapes"});
   region->backwards = std::vector<BackwardCache>(region->segments.size());

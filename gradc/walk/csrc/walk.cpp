@@ -1,5 +1,6 @@
 #include "walk/csrc/walk.h"
 
+#include "csrc/plain.h"
 #include "walk/csrc/kinds.h"
 #include "walk/csrc/visit.h"
 
@@ -21,15 +22,6 @@ using torch::dynamo::autograd::NodeCall;
 using torch::dynamo::autograd::SizeInput;
 
 namespace {
-
-constexpr c10::DispatchKeySet beyond_kernels({
-    c10::DispatchKey::Python,
-    c10::DispatchKey::ZeroTensor,
-    c10::DispatchKey::FuncTorchBatched,
-    c10::DispatchKey::FuncTorchGradWrapper,
-    c10::DispatchKey::Batched,
-    c10::DispatchKey::Functionalize,
-});
 
 constexpr uint32_t max_edges = 2000;
 
@@ -319,7 +311,10 @@ void Walk::add_tensors() {
     if (tensor.layout() != at::kStrided || tensor.is_nested()) {
       throw Unsupported("tensor that is not strided");
     }
-    if (tensor.key_set().has_any(beyond_kernels)) {
+    if (tensor.is_quantized()) {
+      throw Unsupported("quantized tensor");
+    }
+    if (!has_plain_keys(tensor, /*may_be_lazy=*/true)) { // the key tells lazy ones apart
       throw Unsupported("tensor subclass");
     }
     if (!tensor.device().is_cpu()) {
