@@ -15,11 +15,12 @@ from tests.oracle import check, constant, leaf
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    yield
-    torch.set_default_dtype(torch.float32)
-    torch.use_deterministic_algorithms(False)
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.mkldnn.enabled = True
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():  # torch's own test tools forbid what users may
+        yield
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.mkldnn.enabled = True
 
 
 def in_float64(x: Tensor) -> Tensor:
