@@ -100,6 +100,7 @@ def not_dynamic(reason: str) -> None:
     log("compiled_autograd_verbose", f"sizes stay fixed: {reason}")
 
 
+@torch.compiler.disable  # where a compiled step called the backward pass, what is printed of it is no part of the step
 def captured(graph: Callable[[], Any]) -> None:
     """Print the captured graph, with metadata of values."""
     for artifact in ("compiled_autograd", "compiled_autograd_verbose"):

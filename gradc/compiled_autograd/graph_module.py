@@ -51,7 +51,6 @@ def exec_final_callbacks() -> None:
     """Where the engine runs the callbacks that hooks have queued."""
 
 
-@torch.compiler.disable  # a compiled step may have called the backward pass: what torch runs here is no part of it
 def build_graph(report: Report) -> torch.fx.GraphModule:
     return _Builder(report).build()
 
