@@ -125,23 +125,39 @@ def test_what_cannot_be_called_is_refused() -> None:
         gradient(compiled_autograd.enable("inductor"))  # type: ignore[arg-type]
 
 
-def test_backward_inside_a_compiled_function_is_captured() -> None:
+class Doubled(torch.autograd.Function):
+    """Its node is eager's, between two segments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+@pytest.mark.parametrize("has_other_nodes", [True, False])
+def test_backward_inside_a_compiled_function_is_captured_where_it_meets_other_nodes_than_segments(
+    has_other_nodes: bool,
+) -> None:
     model = nn.Linear(4, 4)
+    double = Doubled.apply if has_other_nodes else lambda x: x * 2
 
     @gradc.compile
     def train(x: torch.Tensor) -> None:
-        model(x).square().sum().backward()
+        double(model(x)).square().sum().backward()
 
     x = torch.randn(2, 4)
-    model(x).square().sum().backward()
+    (model(x) * 2).square().sum().backward()
     expected = [p.grad for p in model.parameters()]
     for _ in range(3):
         model.zero_grad()
         train(x)
         assert same_bits(expected, [p.grad for p in model.parameters()])
-    assert gradc.counters["compiled_autograd"]["captures"] == 1
-    assert gradc.counters["compiled_autograd"]["hits"] == 2
+    assert gradc.counters["compiled_autograd"]["captures"] == has_other_nodes
+    assert gradc.counters["compiled_autograd"]["hits"] == 2 * has_other_nodes
     model.zero_grad()
     with compiled_autograd.disable():
         train(x)
-    assert gradc.counters["compiled_autograd"]["hits"] == 2
+    assert gradc.counters["compiled_autograd"]["hits"] == 2 * has_other_nodes

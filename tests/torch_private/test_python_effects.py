@@ -10,7 +10,7 @@ import functools
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,13 @@ from tests.oracle import check, leaf
 
 NUM_CALLS = 4
 Program = Callable[[], tuple[Callable[[torch.Tensor], Any], Callable[[], Any]]]
+
+
+@pytest.fixture(autouse=True)
+def with_caches() -> Iterator[None]:
+    """Without, as a benchmark may have left it, Dynamo warns of that where it compiles first."""
+    with torch.compiler.config.patch(force_disable_caches=False):
+        yield
 
 
 def nothing() -> None:

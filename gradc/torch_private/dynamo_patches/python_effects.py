@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch._dynamo import pgo, utils
+from torch._dynamo import utils
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
@@ -105,8 +105,8 @@ def warn_of_nothing() -> Patch:
 
     return Patch(
         "warn_of_nothing",
-        "Dynamo warns where it meets builtins, or has no cache: as errors, such warnings end a program that runs in eager.",
-        tuple(Replace(module, "warn_once", make) for module in (utils, pgo, debug_utils)),
+        "Dynamo warns where it meets builtin functions: as errors, such warnings would end a program that eager runs.",
+        (Replace(utils, "warn_once", make), Replace(debug_utils, "warn_once", make)),
     )
 
 
