@@ -65,3 +65,14 @@ def test_reason() -> None:
     gradc.reset()
     gradc.compile(per_sample)(net(), torch.randn(5, 6))
     assert gradc.counters["uncompiled"]["Unsupported functorch tracing attempt"] > 0
+
+
+def test_functional_call_is_compiled() -> None:
+    """It looks for tensors in dictionaries."""
+
+    def step(compile: Any, module: nn.Module, x: Tensor) -> Any:
+        parameters = {name: parameter * 2 for name, parameter in module.named_parameters()}
+        return compile(lambda x: torch.func.functional_call(module, parameters, (x,)))(x)
+
+    check(step, net, leaf(5, 6))
+    assert not gradc.counters["uncompiled"]

@@ -8,9 +8,15 @@ from typing import Any
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
+from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedSetVariable
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+# What looks for a tensor by its hash, which is its identity's, and compares it with none.
+_DICTIONARIES = (ConstDictVariable, DictKeysVariable, MappingProxyVariable, UserDefinedDictVariable)
+_HASHING = (*_DICTIONARIES, SetVariable, UserDefinedSetVariable)
 
 
 def let_python_choose(is_ours: IsOurs) -> Patch:
@@ -31,7 +37,8 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
     def make_contains(original: Method) -> Method:
         @functools.wraps(original)
         def contains(tx: Any, container: Any, item: Any) -> Any:
-            if item.is_tensor() and not container.is_tensor() and is_ours(tx.output.compiler_fn):
+            is_compared = item.is_tensor() and not container.is_tensor() and not isinstance(container.realize(), _HASHING)
+            if is_compared and is_ours(tx.output.compiler_fn):
                 _end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
             return original(tx, container, item)
 
