@@ -19,6 +19,11 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4))
 
 
+def tied() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), nn.BatchNorm1d(6), layer)
+
+
 def per_sample(net: nn.Module, x: Tensor) -> Any:
     slopes = grad(lambda weights, row: functional_call(net, weights, (row,)).square().mean())
     return vmap(slopes, in_dims=(None, 0))(dict(net.named_parameters()), x)
@@ -64,15 +69,16 @@ def test_transform_inside(name: str) -> None:
 def test_reason() -> None:
     gradc.reset()
     gradc.compile(per_sample)(net(), torch.randn(5, 6))
-    assert gradc.counters["uncompiled"]["Unsupported functorch tracing attempt"] > 0
+    assert dict(gradc.counters["fallbacks"]) == {"function transform": 1}
 
 
-def test_functional_call_is_compiled() -> None:
-    """It looks for tensors in dictionaries."""
+@pytest.mark.parametrize("make", [net, tied], ids=["plain", "tied"])
+def test_functional_call_is_compiled(make: Callable[[], nn.Module]) -> None:
+    """It looks for tensors in dictionaries, and goes through sets of names."""
 
     def step(compile: Any, module: nn.Module, x: Tensor) -> Any:
         parameters = {name: parameter * 2 for name, parameter in module.named_parameters()}
         return compile(lambda x: torch.func.functional_call(module, parameters, (x,)))(x)
 
-    check(step, net, leaf(5, 6))
+    check(step, make, leaf(5, 6))
     assert not gradc.counters["uncompiled"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
+import torch
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.builtin import BuiltinVariable
@@ -14,6 +16,7 @@ from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDe
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 # What looks for a tensor by its hash, which is its identity's, and compares it with none.
 _DICTIONARIES = (ConstDictVariable, DictKeysVariable, MappingProxyVariable, UserDefinedDictVariable)
 _HASHING = (*_DICTIONARIES, SetVariable, UserDefinedSetVariable)
@@ -66,10 +69,10 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
 
 
 def _has_order_of_its_own(items: Any, tx: Any) -> bool:
-    """True if Python may list the set in another order than Dynamo; Dynamo's own polyfills may look through a set."""
+    """True if Python may list the set in another order than Dynamo. No result hangs on the order in which torch's code does."""
     is_as_it_came = items.source is not None and list(items.items) == list(items.original_items)
     is_set = type(items) in (SetVariable, FrozensetVariable)
-    return is_set and len(items.items) > 1 and not is_as_it_came and "/_dynamo/polyfills/" not in tx.f_code.co_filename
+    return is_set and len(items.items) > 1 and not is_as_it_came and not tx.f_code.co_filename.startswith(_TORCH)
 
 
 def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
