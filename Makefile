@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan tsan bench clean
+.PHONY: help venv demo test check sweep fuzz fuzz-captured hooks steps asan tsan bench world clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -18,6 +18,7 @@ help:
 	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
+	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -90,5 +91,21 @@ THREADS ?= 1
 bench: venv
 	$(BIN)/gradc bench --threads $(THREADS)
 
+# The libraries stand in a virtual environment of their own, which looks into .venv for the rest: no second torch, no change of the first.
+WORLD := .venv-world
+CASES ?=
+$(WORLD)/.installed: pyproject.toml $(STAMP)
+	@test -x $(WORLD)/bin/python || $(PYTHON) -m venv $(WORLD)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(WORLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of_gradc.pth"
+	@echo "world: the libraries that the cases use"
+	@echo "torch==2.13.0" > $(WORLD)/constraint.txt
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["world"], sep="\n")' > $(WORLD)/world.txt
+	@$(WORLD)/bin/python -m pip install -qq --no-warn-script-location -c $(WORLD)/constraint.txt -r $(WORLD)/world.txt
+	@touch $@
+
+world: $(WORLD)/.installed
+	PYTHONPATH=. $(WORLD)/bin/python -m tests.world $(if $(CASES),--only $(CASES))
+	PYTHONPATH=. $(WORLD)/bin/python -m pytest -q tests/world
+
 clean:
-	rm -rf .venv build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-world build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,204 @@
+"""Train one case one way, in this process: is each step the same bits as eager's, and how long does it take?
+
+    run: (case, Way) -> Result              python -m tests.world.harness.run CASE WAY FILE   writes it as JSON
+
+Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the two go on in
+turns, a step each, for the settled ratio.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import importlib
+import json
+import os
+import pathlib
+import random
+import re
+import statistics
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from gradc.journal import Event, Fallback, Uncompiled, counters, listening
+from tests.observe import Observation, differences, observe
+from tests.world.harness.torchvision_ops import declare_missing_ops
+from tests.world.harness.training import EAGERLY, WAYS, Training, Way
+
+NUM_STEPS = 4
+NUM_ROUNDS = 9
+SECONDS_OF_ROUNDS = 12.0
+SHOWN = 6
+
+
+class Verdict(enum.StrEnum):
+    """What became of a case, one way."""
+
+    BITWISE = "bitwise"
+    DIFFERS = "differs"
+    RAISES = "raises"
+    IRREPRODUCIBLE = "not reproducible"
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One case, one way.
+
+    Attributes:
+        differences: the first of ``num_differences``, one sentence each; the end of the traceback, if it raises.
+        num_graphs: how many graphs Dynamo captured, in all steps.
+        captures: how many backward passes compiled autograd captured.
+        uncompiled: what was in no graph: reason -> how often in the steps that were compared. Graph breaks, above all.
+        fallbacks: what ran eagerly: reason -> how often.
+        places: the first that each reason was met at: reason -> detail and line.
+        first_eager_s, first_s: seconds of the first step.
+        ratio: settled step, this way over eager.
+    """
+
+    verdict: Verdict
+    num_differences: int = 0
+    differences: tuple[str, ...] = ()
+    num_graphs: int = 0
+    captures: int = 0
+    uncompiled: dict[str, int] = dataclasses.field(default_factory=dict)
+    fallbacks: dict[str, int] = dataclasses.field(default_factory=dict)
+    places: dict[str, str] = dataclasses.field(default_factory=dict)
+    first_eager_s: float = 0.0
+    first_s: float = 0.0
+    ratio: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What was seen after each step, the seconds of the first, and the training, to go on with."""
+
+    seen: tuple[Observation, ...]
+    first_s: float
+    training: Training | None
+    trace: str = ""
+
+
+def run(make: Callable[[Way], Training], way: Way) -> Result:
+    """See the module's docstring."""
+    eager, again = train(make, EAGERLY), train(make, EAGERLY)
+    if eager.trace:
+        raise RuntimeError(f"does not train in eager:\n{eager.trace}")
+    if unlike := _differences(eager, again):
+        return Result(Verdict.IRREPRODUCIBLE, len(unlike), tuple(unlike[:SHOWN]))
+    way.compiler.reset()
+    with listening() as events:
+        compiled = train(make, way)
+    of_gradc = counters if way.compiler.is_gradc else {}
+    found = _differences(eager, compiled)
+    raised = bool(compiled.trace)
+    return Result(
+        Verdict.RAISES if raised else Verdict.DIFFERS if found else Verdict.BITWISE,
+        num_differences=len(found),
+        differences=tuple(compiled.trace.splitlines()[-SHOWN:] if raised else found[:SHOWN]),
+        num_graphs=torch._dynamo.utils.counters["stats"]["unique_graphs"],
+        captures=of_gradc["compiled_autograd"]["captures"] if of_gradc else 0,
+        uncompiled=dict(of_gradc["uncompiled"]) if of_gradc else _graph_breaks(),
+        fallbacks=way.compiler.fallbacks(),
+        places=_places(events),
+        first_eager_s=eager.first_s,
+        first_s=compiled.first_s,
+        ratio=None if raised else _ratio(eager.training, compiled.training, way),
+    )
+
+
+def train(make: Callable[[Way], Training], way: Way) -> Trained:
+    """NUM_STEPS steps from fixed seeds."""
+    _seed()
+    seen: list[Observation] = []
+    first, training = 0.0, None
+    try:
+        training = make(way)
+        for _ in range(NUM_STEPS):
+            begin = time.perf_counter()
+            result = _step(training, way)
+            first = first or time.perf_counter() - begin
+            seen.append(observe(training.seen, {}, result, None))
+    except Exception:
+        return Trained(tuple(seen), first, training, traceback.format_exc())
+    return Trained(tuple(seen), first, training)
+
+
+def _step(training: Training, way: Way) -> Any:
+    with way.compiler.backward():
+        return training.step()
+
+
+def _seed() -> None:
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+
+
+def _differences(eager: Trained, other: Trained) -> list[str]:
+    """Of all steps that both made, and that not the same number was made."""
+    found = [f"{len(other.seen)} steps, eager: {len(eager.seen)}"] if len(eager.seen) != len(other.seen) else []
+    for number, (a, b) in enumerate(zip(eager.seen, other.seen)):
+        found += [f"step {number}: {difference}" for difference in differences(a, b)]
+    return found
+
+
+def _graph_breaks() -> dict[str, int]:
+    """Dynamo's own count, which is one for each place and compilation, not for each call; the first line of each reason."""
+    counted = torch._dynamo.utils.counters["graph_break"]
+    return {reason.strip().splitlines()[0]: number for reason, number in counted.items()}
+
+
+def _places(events: list[Event]) -> dict[str, str]:
+    """reason -> detail and line of its first event; no path of this machine."""
+    found: dict[str, str] = {}
+    for what in (event.what for event in events):
+        if isinstance(what, Fallback | Uncompiled):
+            found.setdefault(what.kind, re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/)", "", f"{what.detail} at {what.where}"))
+    return found
+
+
+def _ratio(eager: Training | None, compiled: Training | None, way: Way) -> float | None:
+    """Of the medians of steps made in turns, so that what else the machine does falls on both."""
+    if eager is None or compiled is None:
+        return None
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS_OF_ROUNDS
+    for _ in range(NUM_ROUNDS):
+        for training, trained, taken in ((eager, EAGERLY, times[0]), (compiled, way, times[1])):
+            begin = time.perf_counter()
+            _step(training, trained)
+            taken.append(time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            break
+    return statistics.median(times[1]) / statistics.median(times[0])
+
+
+@contextlib.contextmanager
+def _in_quiet() -> Iterator[None]:
+    """What libraries print goes to stderr, their warnings nowhere."""
+    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def main(case: str, way: str, path: str) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    torch.set_num_threads(1)
+    declare_missing_ops()
+    with _in_quiet():
+        result = run(importlib.import_module(f"tests.world.cases.{case}").make, WAYS[way])
+    pathlib.Path(path).write_text(json.dumps(dataclasses.asdict(result)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

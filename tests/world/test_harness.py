@@ -1,0 +1,91 @@
+"""The harness of tests/world sees what it is for: a difference, an error, an eager run that is not reproducible, a hang."""
+
+import itertools
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import gradc
+from gradc.backends import lookup_backend
+from tests.compilers import GRADC, Compiler
+from tests.world.__main__ import _run
+from tests.world.harness.run import Result, Verdict, run
+from tests.world.harness.table import Record, page, read, write
+from tests.world.harness.training import WAYS, Training, Way, loop
+
+
+def small(way: Way, loss=None) -> Training:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.2), nn.BatchNorm1d(4))
+    batches = [(torch.randn(5, 3),) for _ in range(2)]
+    return loop(way, model, loss or (lambda model, x: model(x).pow(2).sum()), batches)
+
+
+def perturbed(program):
+    run_it = lookup_backend("eager")(program)
+    return lambda args: [out * (1 + 1e-6) if out is not None and out.is_floating_point() else out for out in run_it(args)]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=lambda way: way.name)
+def test_a_small_model_is_eagers_each_way(way):
+    result = run(small, way)
+    assert result.verdict is Verdict.BITWISE, result.differences
+    assert result.num_graphs > 0 and result.ratio > 0
+    assert not result.fallbacks
+
+
+def test_a_backend_that_perturbs_is_seen():
+    gradc.register_backend("perturbed", perturbed)
+    way = Way("model", Compiler("gradc:perturbed", lambda model: gradc.compile(model, backend="perturbed")))
+    result = run(small, way)
+    assert result.verdict is Verdict.DIFFERS
+    assert any("grad" in difference for difference in result.differences)
+
+
+def test_an_error_of_the_compiled_run_is_its_verdict():
+    def refuse(model):
+        raise LookupError("no such compiler")
+
+    result = run(small, Way("model", Compiler("gradc_refusing", refuse)))
+    assert result.verdict is Verdict.RAISES
+    assert "LookupError: no such compiler" in result.differences
+
+
+def test_what_eager_does_not_do_twice_is_no_verdict():
+    numbers = itertools.count()
+    result = run(lambda way: small(way, lambda model, x: (model(x) + next(numbers)).pow(2).sum()), WAYS["model"])
+    assert result.verdict is Verdict.IRREPRODUCIBLE
+
+
+def test_a_case_that_does_not_train_in_eager_is_an_error_of_its_own():
+    with pytest.raises(RuntimeError, match="does not train in eager"):
+        run(lambda way: small(way, lambda model, x: model(x[:, :2])), WAYS["model"])
+
+
+def test_a_process_that_hangs_is_ended():
+    begin = time.monotonic()
+    code, said = _run([sys.executable, "-u", "-c", "import time; print('begun'); time.sleep(60)"], timeout=3)
+    assert code is None and said == "begun\n"
+    assert time.monotonic() - begin < 30
+
+
+def test_what_is_written_is_read_again_and_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.world.harness.table.RECORDS", tmp_path)
+    result = Result(Verdict.DIFFERS, 2, ("a", "b"), num_graphs=3, fallbacks={"sparse gradient": 4}, ratio=0.5)
+    record = Record("A case", {"torch": "2"}, dict.fromkeys(WAYS, result))
+    write("case", record)
+    shown = page({"case": read(tmp_path / "case.json")})
+    assert "| A case | differs (2) |" in shown
+    assert "| A case | ran eagerly | sparse gradient | 4 | 4 | 4 |" in shown
+
+
+def test_a_compiler_gets_the_model_or_the_step_never_both():
+    target = nn.Linear(2, 2)
+    counted = []
+    compiler = Compiler("counted", lambda target: counted.append(target) or target)
+    Way("model", compiler).model(target), Way("model", compiler).step(small)
+    Way("step", compiler, compiles_step=True).model(target), Way("step", compiler, compiles_step=True).step(small)
+    assert counted == [target, small]
+    assert WAYS["model"].compiler is GRADC
