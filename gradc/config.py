@@ -37,7 +37,7 @@ class Patch(contextlib.ContextDecorator):
     """One layer of settings, in force between enter and exit. See ``Config.patch``."""
 
     def __init__(self, overrides: _Overrides, settings: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-        _validate(settings)
+        validate(settings)
         self._overrides, self._settings, self._tell = overrides, settings, tell
 
     def __enter__(self) -> None:
@@ -59,6 +59,11 @@ class Config:
             ``"same_as_forward"``: what was active where the region's forward ran.
             ``"off"``: none. A dict of ``torch.autocast`` arguments, or a list of them: exactly those.
             The value in force when a region is compiled stays with the region.
+        compile_seconds: how many seconds gradc may compile one function or module at a stretch (default 5.0, also
+            ``GRADC_COMPILE_SECONDS``), of what the thread computes. A tenth of the time that passes is added, up to that. What
+            comes when nothing is left runs eagerly, counted as ``counters["uncompiled"]["compile budget"]``, until there is
+            more. None (``GRADC_COMPILE_SECONDS=none``): no limit; there is none under ``fullgraph=True``, either.
+            The value in force at ``gradc.compile`` stays, and ``options={"compile_seconds": ...}`` is one for that call.
         compiled_autograd: capture every backward pass of the process (also ``GRADC_COMPILED_AUTOGRAD=1``).
     """
 
@@ -70,6 +75,10 @@ class Config:
     @property
     def backward_pass_autocast(self) -> AutocastSetting:
         return self._value("backward_pass_autocast")
+
+    @property
+    def compile_seconds(self) -> float | None:
+        return self._value("compile_seconds")
 
     @property
     def compiled_autograd(self) -> bool:
@@ -85,7 +94,7 @@ class Config:
         raise AttributeError(_unknown(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _validate({name: value})
+        validate({name: value})
         self._global[name] = value
         self._tell({name: value})
 
@@ -113,7 +122,12 @@ class Config:
         return [*DEFAULTS, "patch"]
 
 
-def _validate(settings: dict[str, Any]) -> None:
+def validate(settings: dict[str, Any]) -> None:
+    """Check names and values.
+
+    Raises:
+        ConfigError: for one that is not known.
+    """
     for name, value in settings.items():
         if name not in DEFAULTS:
             raise ConfigError(_unknown(name))
@@ -162,6 +176,26 @@ def _validate_bool(value: Any) -> None:
         raise ConfigError(f"compiled_autograd={value!r} is not a setting. Use True or False.")
 
 
+def _validate_seconds(value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise ConfigError(f"compile_seconds={value!r} is not a setting. Use a number of seconds above 0, or None for no limit.")
+
+
+def seconds_set(variable: str, unset: float) -> float | None:
+    """The seconds that an environment variable gives; None if it is "none".
+
+    Raises:
+        ConfigError: if it is anything else but a number above 0.
+    """
+    text = os.environ.get(variable) or str(unset)
+    with contextlib.suppress(ValueError):
+        value = None if text == "none" else float(text)
+        if value is None or value > 0:
+            return value
+    raise ConfigError(f"{variable}={text!r} is not a setting. Use a number of seconds above 0, or none.")
+
+
 def is_set(variable: str) -> bool:
     """Whether an environment variable is 1; unset, it is 0.
 
@@ -176,10 +210,12 @@ def is_set(variable: str) -> bool:
 
 DEFAULTS: dict[str, Any] = {
     "backward_pass_autocast": "ambient",
+    "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 5.0),
     "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
 }
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "backward_pass_autocast": _validate_autocast,
+    "compile_seconds": _validate_seconds,
     "compiled_autograd": _validate_bool,
 }
 

@@ -18,7 +18,9 @@ import torch
 
 from gradc import compiled_autograd
 from gradc.backends import lookup_backend
+from gradc.config import validate
 from gradc.errors import ConfigError
+from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.patches import is_ours, patches
@@ -27,7 +29,7 @@ from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.dynamo import backend_of, is_compiled
 
-_OPTIONS = ()
+_OPTIONS = ("compile_seconds",)  # settings of gradc.config, for one call
 
 
 def compile(
@@ -50,7 +52,7 @@ def compile(
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
         memory_budget: 1.0: save for backward what eager saves.
-        options: none are known yet.
+        options: ``compile_seconds``: the setting of ``gradc.config``, for this target.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -75,17 +77,18 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         return target
     target = _uncompiled(target)
     patches().apply()
+    budget = budget_of_options(options, getattr(target, "__qualname__", type(target).__name__))
     if isinstance(target, torch.nn.Module):
-        call, forward = _by_dynamo(target, options).forward, types.MethodType(_uncompiled(type(target).forward), target)
-        return as_compiled(target, Calls(call, _by_dynamo(forward, options), _compiled, options))
+        call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
+        return as_compiled(target, Calls(call, _by_dynamo(forward, options, budget), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
-    compiled = _by_dynamo(target, options, has_backward)
+    compiled = _by_dynamo(target, options, budget, has_backward)
     return _capturing(compiled, target, options.fullgraph) if has_backward else compiled
 
 
-def _by_dynamo(target: Any, options: CompileOptions, has_backward: bool = False) -> Any:
+def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backward: bool = False) -> Any:
     whole = options.fullgraph and not has_backward  # Dynamo always ends its graph at a backward; compiled autograd runs that
-    return torch.compile(target, backend=Backend(options), fullgraph=whole, dynamic=options.dynamic)
+    return torch.compile(target, backend=Backend(options, budget), fullgraph=whole, dynamic=options.dynamic)
 
 
 def _uncompiled(target: Any) -> Any:
@@ -158,4 +161,5 @@ def _validate(
     if memory_budget != 1.0:
         raise ConfigError(f"memory_budget={memory_budget!r}: only 1.0 (save what eager saves) is supported.")
     if wrong := [name for name in options or {} if name not in _OPTIONS]:
-        raise ConfigError(f"options: there is no option {wrong[0]!r}. gradc.compile knows none yet.")
+        raise ConfigError(f"options: there is no option {wrong[0]!r}. The options are: {', '.join(_OPTIONS)}.")
+    validate(options or {})

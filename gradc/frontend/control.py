@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradc import compiled_autograd
+from gradc.frontend.budget import refill_budgets
 from gradc.journal import counters
 
 
@@ -23,4 +24,5 @@ def reset() -> None:
     """Forget every compiled region, every captured backward and every count."""
     torch.compiler.reset()
     compiled_autograd.reset()
+    refill_budgets()
     counters.clear()

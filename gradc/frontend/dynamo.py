@@ -19,6 +19,7 @@ import torch.fx
 
 from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.errors import UnsupportedError
+from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.graph import first_line, lift_attributes
 from gradc.frontend.patches import patches
@@ -32,7 +33,8 @@ from gradc.torch_private.autograd import is_cut_off, is_heard, is_saving_hooked_
 class Backend:
     """gradc as Dynamo sees it, with given options. Equal options make equal backends, so Dynamo reuses what it has."""
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, budget: Budget | None = None) -> None:
+        self.budget = budget or budget_of_options(options, "a function")
         self.compile_options = dataclasses.replace(options, dynamic=None)  # Dynamo knows it, and guards what it made
         self.__name__ = "gradc"
 

@@ -15,6 +15,7 @@ from typing import Any
 from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import module_of
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
@@ -76,18 +77,26 @@ def patches() -> Patches:
             dynamo.skip_frames_of(_rooms()),
             dynamo.tell_graph_breaks(is_ours, _counter_of),
             dynamo.tell_skipped_frames(is_ours, _counter_of),
+            dynamo.compile_within_budgets(budget_of),
         )
     )
 
 
 def options_of(compiler: Any) -> CompileOptions | None:
     """The options of a backend that is gradc, under whatever wrappers of torch's; None for another backend."""
-    while compiler is not None:
-        options = getattr(compiler, "compile_options", None)
-        if isinstance(options, CompileOptions):
-            return options
+    found = _under_wrappers(compiler)
+    return found.compile_options if found is not None else None
+
+
+def budget_of(compiler: Any) -> Budget | None:
+    """The time that a backend has, if it is gradc."""
+    return getattr(_under_wrappers(compiler), "budget", None)
+
+
+def _under_wrappers(compiler: Any) -> Any:
+    while compiler is not None and not isinstance(getattr(compiler, "compile_options", None), CompileOptions):
         compiler = next((getattr(compiler, name) for name in _WRAPPERS if hasattr(compiler, name)), None)
-    return None
+    return compiler
 
 
 def is_ours(compiler: Any) -> bool:

@@ -5,6 +5,7 @@
 What other backends compile is as without gradc: each replacement asks ``is_ours`` first, or whether Dynamo compiles for gradc.
 """
 
+from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import leave_changing_floats_to_python
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
@@ -36,6 +37,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "call_natively",
     "compile_under_our_settings",
+    "compile_within_budgets",
     "compiled_as_the_caller",
     "guard_module_hooks",
     "keep_effects_of_python",

@@ -1,0 +1,183 @@
+"""Compiling stops when its time is spent, and goes on when there is more. What runs eagerly meanwhile is counted, and eager's."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradc
+from gradc.bits import same_bits
+from gradc.errors import ConfigError
+from gradc.frontend import budget
+from gradc.frontend.budget import Budget, Clock
+from gradc.journal import listening
+from gradc.torch_private.dynamo import Uncompiled
+
+
+@dataclasses.dataclass
+class Hands:
+    """A clock that is set by hand: whatever is compiled takes ``each`` seconds."""
+
+    each: float = 1.0
+    has_worked: float = 0.0
+    has_passed: float = 0.0
+
+    def worked(self) -> float:
+        self.has_worked += self.each / 2
+        return 2 * self.has_worked
+
+    def passed(self) -> float:
+        return self.has_passed
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+    made = Hands()
+    monkeypatch.setattr(budget, "CLOCK", Clock(made.worked, made.passed))
+    gradc.reset()
+    yield made
+    gradc.reset()
+
+
+def clocked(seconds: float | None, hands: Hands) -> Budget:
+    return Budget(seconds, "step", Clock(hands.worked, hands.passed))
+
+
+def spend(purse: Budget) -> None:
+    with purse.spending():
+        pass
+
+
+class Breaking(nn.Module):
+    """Three functions that Dynamo compiles one by one, between graph breaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).tanh()
+        torch._dynamo.graph_break()
+        z = self.second(y).sin()
+        torch._dynamo.graph_break()
+        return (z * y).sum()
+
+
+def grads(module: nn.Module, x: Tensor) -> list[Tensor]:
+    loss = module(x)
+    return [loss.detach(), *torch.autograd.grad(loss, list(module.parameters()))]
+
+
+def num_refused() -> int:
+    return gradc.counters["uncompiled"]["compile budget"]
+
+
+def num_regions() -> int:
+    return gradc.counters["stats"]["unique_graphs"]
+
+
+def test_seconds_are_spent_and_a_tenth_of_the_time_is_added() -> None:
+    hands = Hands()
+    purse = clocked(2.0, hands)
+    spend(purse)
+    assert purse.allows()
+    spend(purse)
+    assert not purse.allows() and purse.spent == 2.0
+    hands.has_passed = 5.0
+    assert purse.allows()
+    hands.has_passed = 1000.0
+    assert [purse.allows(), spend(purse), purse.allows(), spend(purse), purse.allows()] == [True, None, True, None, False]
+
+
+def test_debts_are_waited_out_in_ten_times_the_seconds() -> None:
+    hands = Hands(each=100.0)
+    purse = clocked(2.0, hands)
+    spend(purse)
+    hands.has_passed = 19.0
+    assert not purse.allows()
+    hands.has_passed = 21.0
+    assert purse.allows()
+
+
+def test_no_limit() -> None:
+    purse = clocked(None, Hands(each=1e9))
+    spend(purse)
+    assert purse.allows()
+
+
+def test_what_is_left_runs_eagerly_until_there_is_more(hands: Hands) -> None:
+    module, x = Breaking(), torch.randn(2, 3)
+    expected = grads(module, x)
+    compiled = gradc.compile(module, options={"compile_seconds": 1.5})
+    assert all(map(same_bits, grads(compiled, x), expected))
+    assert (num_regions(), num_refused()) == (2, 1)
+    assert all(map(same_bits, grads(compiled, x), expected))
+    assert (num_regions(), num_refused()) == (2, 2)
+    hands.has_passed = 100.0
+    assert all(map(same_bits, grads(compiled, x), expected))
+    assert (num_regions(), num_refused()) == (3, 2)
+
+
+def test_what_is_refused_is_named_with_advice(hands: Hands) -> None:
+    compiled = gradc.compile(Breaking(), options={"compile_seconds": 0.5})
+    with listening() as events:
+        compiled(torch.randn(2, 3))
+    [found] = [event.what for event in events if isinstance(event.what, Uncompiled) and event.what.kind == "compile budget"]
+    assert found.detail == "Breaking has taken 1.0 s to compile (functions: 1)"
+    assert "test_budget.py" in found.where and "compile_seconds" in found.advice
+
+
+def test_what_is_compiled_stays_so_inside_of_what_is_refused(hands: Hands) -> None:
+    inner = Breaking().second
+
+    def first(x: Tensor) -> Tensor:
+        return inner(x).sum()
+
+    def second(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return first(x) + 1
+
+    compiled, x = gradc.compile(lambda f, x: f(x), options={"compile_seconds": 0.5}), torch.randn(2, 3)
+    assert same_bits(compiled(first, x), first(x)) and num_refused() == 0
+    assert same_bits(compiled(second, x), second(x)) and num_refused() == 1
+
+
+def test_fullgraph_knows_no_budget(hands: Hands) -> None:
+    hands.each = 1e9
+    compiled = gradc.compile(Breaking().first, fullgraph=True, options={"compile_seconds": 1.0})
+    for rows in (2, 3, 4):
+        compiled(torch.randn(rows, 3))
+    assert num_refused() == 0
+
+
+def test_reset_refills(hands: Hands) -> None:
+    compiled, x = gradc.compile(Breaking(), options={"compile_seconds": 1.5}), torch.randn(2, 3)
+    compiled(x)
+    gradc.reset()
+    compiled(x)
+    assert (num_regions(), num_refused()) == (2, 1)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_one_line_on_a_terminal_when_it_takes_long(is_terminal: bool, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    gradc.compile(Breaking())(torch.randn(2, 3))
+    line = "gradc: compiling Breaking has taken 3.0 s so far (functions: 3)\n"
+    assert stream.getvalue() == (line if is_terminal else "")
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, "long", True])
+def test_seconds_that_are_none(seconds: object) -> None:
+    with pytest.raises(ConfigError, match="compile_seconds"):
+        gradc.compile(nn.Linear(1, 1), options={"compile_seconds": seconds})
+    with pytest.raises(ConfigError, match="compile_seconds"):
+        gradc.config.patch(compile_seconds=seconds)
