@@ -1,4 +1,4 @@
-"""Compiling stops when its time is spent, and goes on when there is more. What runs eagerly meanwhile is counted, and eager's."""
+"""Compiling stops when its time is spent, and goes on when there is more. Meanwhile the rest runs eagerly, counted."""
 
 from __future__ import annotations
 
