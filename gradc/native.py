@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,11 @@ def status() -> Status:
 def no_hooks() -> extension.NoHooks | None:
     """A guard for all hooks of a module and of those below it; None without the extension."""
     return extension.NoHooks() if is_built() else None
+
+
+def current_autograd_node(in_torch: Callable[[], Any]) -> Any:
+    """The node that torch's engine runs in this thread, or that a captured pass runs in its place; None outside of a pass."""
+    return extension.current_autograd_node() if is_built() else in_torch()
 
 
 def before_backward_pass_inside_another() -> None:

@@ -22,6 +22,7 @@ from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
+from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.patches import Patches
 from gradc.torch_private.quiet import leave_out_handled_errors, quiet
@@ -46,10 +47,12 @@ def patches() -> Patches:
         (
             LOG_NAMES,
             INTERCEPT,
+            tell_of_passes_as_in_eager(native.current_autograd_node),
             dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.keep_effects_of_python(is_ours),
+            dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.keep_what_gradc_compiled(is_ours),

@@ -28,6 +28,7 @@ from gradc.ir.text import symbolic
 from gradc.symbolic.same_calls import Trace, is_same
 from gradc.symbolic.stand_ins import returned, stand_ins
 from gradc.symbolic.terms import Fit, Numbers, term_of
+from gradc.torch_private.backward_passes import take_for_own
 from gradc.torch_private.fakes import FakeTensorMode, new_shape_env, new_symint
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ class _TraceObserver(Observer):
     ) -> None:
         super().__init__(walk, tensors)
         self._mode, self._known = mode, expected
+
+    def begin(self) -> None:
+        take_for_own()
+        super().begin()
 
     def _around(self) -> tuple[AbstractContextManager[Any], ...]:
         return (self._mode, *super()._around())

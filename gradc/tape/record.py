@@ -40,7 +40,7 @@ from gradc.torch_private.autograd import (
     storage_key,
 )
 from gradc.torch_private.fakes import FakeTensor, FakeTensorMode, is_fake
-from gradc.torch_private.modes import autocast_nested, autocast_nesting
+from gradc.torch_private.modes import autocast_nested, autocast_nesting, without_anomaly_mode
 
 _aten = torch.ops.aten
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
@@ -187,6 +187,19 @@ def record(
         UnsupportedError: for what cannot run on fake tensors.
     """
     is_nested = autocast_nesting() > 0 if is_nested is None else is_nested
+    with without_anomaly_mode():  # whose nodes hold the node that runs, and so what the user's code keeps there
+        return _record(function, inputs, names, fake_mode, name, edges, is_nested)
+
+
+def _record(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    fake_mode: FakeTensorMode,
+    name: str,
+    edges: Sequence[Edge | None] | None,
+    is_nested: bool,
+) -> Tape:
     recorder = TapeRecorder(fake_mode, name, edges is not None, is_nested)
     fakes = [fake_primal(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in inputs]
     with fake_mode:

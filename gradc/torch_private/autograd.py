@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from gradc.torch_private.backward_passes import unnumbered
+
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Equal for tensors that share their memory; of no meaning once all of them are gone."""
@@ -103,9 +105,10 @@ def engine_grad(
     """``torch.autograd.grad`` between gradient edges, by torch's engine whatever is installed in its way. Keeps the graph."""
     roots, inputs = (tuple(GradientEdge(*edge) for edge in edges) for edges in (starts, targets))
     run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
-    found: Sequence[torch.Tensor | None] = run_backward(
-        roots, tuple(grads), True, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
-    )
+    with unnumbered([node for node, _ in starts]):
+        found: Sequence[torch.Tensor | None] = run_backward(
+            roots, tuple(grads), True, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
+        )
     return found
 
 

@@ -66,6 +66,10 @@ def is_anomaly_enabled() -> bool:
     return torch.is_anomaly_enabled()
 
 
+def without_anomaly_mode() -> contextlib.AbstractContextManager[Any]:
+    return torch.autograd.set_detect_anomaly(False)
+
+
 def is_layout_enforced() -> bool:
     """True if a leaf's first gradient gets the leaf's strides."""
     return torch._C._is_grad_layout_enforcement_enabled()

@@ -6,6 +6,7 @@
 #include "csrc/convert.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 
 namespace py = pybind11;
 
@@ -158,6 +159,13 @@ void bind_holders(py::module_& module) {
 
 void bind_capture(py::module_& module) {
   bind_holders(module);
+  module.def(
+      "current_autograd_node",
+      [] {
+        const auto node = current_node();
+        return node ? py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(node)) : py::none();
+      },
+      "The node that runs in this thread, of a captured pass too; None outside of a pass.");
   module.def("capture", torch::wrap_pybind_function(capture), "Run a walked graph live, telling an observer.");
   module.def("trace", torch::wrap_pybind_function(trace), "Run a walked graph's formulas on stand-ins, telling an observer.");
 }

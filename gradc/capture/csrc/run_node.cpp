@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <memory>
+#include <utility>
 
 namespace gradc {
 
@@ -57,10 +58,33 @@ struct Body : Node {
   std::function<variable_list()> function_;
 };
 
+thread_local Node* running = nullptr;
+
+// While it lives, `running` is the node.
+struct Running {
+  explicit Running(Node& node) : before(std::exchange(running, &node)) {}
+  ~Running() {
+    running = before;
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  Node* before;
+};
+
 } // namespace
+
+// A pass inside the node, if torch's engine runs it, has nodes of its own.
+c10::intrusive_ptr<Node> current_node() {
+  auto node = torch::autograd::get_current_node();
+  if (running && dynamic_cast<Body*>(node.get())) {
+    return c10::intrusive_ptr<Node>::reclaim_copy(running);
+  }
+  return node;
+}
 
 // As call_function in torch's engine.cpp.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
+  const Running is_running(node);
   auto* segment = dynamic_cast<SegmentNode*>(&node);
   const variable_list given = segment && !is_owned.empty() ? inputs : variable_list();
   inputs = call_tensor_pre_hooks(node, std::move(inputs));

@@ -12,6 +12,9 @@ namespace gradc {
 // else is taken to hold it; empty: as it is.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned = {});
 
+// The node that runs in this thread; in a captured pass, which is one node of torch's engine, the one that run_node runs.
+c10::intrusive_ptr<Node> current_node();
+
 // Runs `function` as the body of a backward pass of torch's engine: with a graph task, final callbacks and its errors.
 variable_list inside_engine(Walk& walk, const std::function<variable_list()>& function);
 

@@ -12,6 +12,7 @@ from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
+from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
@@ -41,6 +42,7 @@ __all__ = [
     "compiled_as_the_caller",
     "guard_module_hooks",
     "keep_effects_of_python",
+    "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
