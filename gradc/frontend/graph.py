@@ -19,6 +19,7 @@ import torch.fx
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend.cells import decomposed
+from gradc.frontend.plain_tensors import as_for_plain_tensors, method_named
 from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
 
@@ -125,7 +126,12 @@ class _Runner(torch.fx.Interpreter):
             return _Runner(args[0], self.tape).outputs_of(args[1:])
         if target is torch.autograd.grad:
             return grad_inside(self.tape, *args, **kwargs)
-        return super().call_function(decomposed(target, args), args, kwargs)
+        target = as_for_plain_tensors(decomposed(target, args), args, kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        function = method_named(target)
+        return self.call_function(function, args, kwargs) if function else super().call_method(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op not in ("placeholder", "output"):
