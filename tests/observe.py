@@ -74,14 +74,14 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
         if not isinstance(value, torch.Tensor):
             values[path] = _plain(value)
             continue
-        traits = _traits(value)
+        traits = traits_of(value)
         if path in versions:
             traits["version"] = value._version - versions[path]
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))
-        tensors[path] = Seen(path, traits, _copy(value), identity, storage)
+        tensors[path] = Seen(path, traits, copy_of(value), identity, storage)
     raised = None if error is None else Raised(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
-    return Observation(tensors, values, raised, _state())
+    return Observation(tensors, values, raised, ambient_state())
 
 
 def versions_of(inputs: tuple[Any, ...]) -> dict[str, int]:
@@ -130,7 +130,7 @@ def _has_version(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_inference()
 
 
-def _traits(tensor: torch.Tensor) -> dict[str, Any]:
+def traits_of(tensor: torch.Tensor) -> dict[str, Any]:
     traits: dict[str, Any] = {
         "class": type(tensor).__name__,
         "dtype": tensor.dtype,
@@ -165,7 +165,7 @@ def _storage_key(tensor: torch.Tensor) -> int:
 
 
 @torch._dynamo.disable
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return torch.empty(0)
@@ -185,13 +185,13 @@ def _plain(value: Any) -> Any:
     return repr(type(value))
 
 
-def _state() -> dict[str, Any]:
+def ambient_state() -> dict[str, Any]:
     """The ambient state that a step leaves behind."""
     return {
         "autocast contexts open": autocast_nesting(),
         "torch generator": torch.get_rng_state(),
         "python generator": hash(random.getstate()),
-        "numpy generator": repr(numpy.random.get_state(legacy=False)["state"]),
+        "numpy generator": _numpy_state(),
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
@@ -199,6 +199,11 @@ def _state() -> dict[str, Any]:
         "default dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+
+
+def _numpy_state() -> tuple[int, bytes]:
+    state = numpy.random.get_state(legacy=False)["state"]
+    return state["pos"], state["key"].tobytes()
 
 
 def differences(
