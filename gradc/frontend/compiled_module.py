@@ -90,6 +90,12 @@ def module_of(compiled: Any) -> nn.Module | None:
     return compiled._orig_mod if isinstance(compiled, CompiledModule) else None
 
 
+def is_forward(value: Any) -> bool:
+    """True for ``forward`` of a class of compiled modules: calls run compiled what it has as ``__wrapped__``."""
+    return isinstance(value, types.FunctionType) and value in _forwards
+
+
+_forwards: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 _classes: weakref.WeakValueDictionary[type[nn.Module], type[Any]] = weakref.WeakValueDictionary()
 
 
@@ -106,6 +112,7 @@ def _fill(of_module: type[nn.Module]) -> Callable[[dict[str, Any]], None]:
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
         return self._gradc_calls.forward(*args, **kwargs)
 
+    _forwards.add(forward)
     names = {name: getattr(of_module, name) for name in ("__doc__", "__module__", "__qualname__")}
     slots = ("_orig_mod", "_gradc_call", "_gradc_calls")
     return lambda namespace: namespace.update(names, __slots__=slots, forward=forward)

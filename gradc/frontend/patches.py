@@ -16,7 +16,7 @@ from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.budget import Budget
-from gradc.frontend.compiled_module import module_of
+from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of
@@ -71,7 +71,7 @@ def patches() -> Patches:
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),
-            dynamo.look_through_compiled_modules(is_ours, module_of),
+            dynamo.look_through_compiled_modules(is_ours, module_of, is_forward),
             dynamo.compile_under_our_settings(is_ours, _aside_and_quiet),
             leave_out_handled_errors(),
             dynamo.warn_at_each_call(is_ours),

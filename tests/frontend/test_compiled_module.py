@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import pickle
+import types
 from typing import Any
 
 import pytest
@@ -203,6 +204,29 @@ def test_a_compiled_module_inside_compiled_code_is_part_of_it() -> None:
         return run(x, w), inner[0].weight.grad, inner[1].running_mean
 
     assert check(step, leaf(5, 2), leaf(2, 3)).num_graphs == 2
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_forward_that_a_library_wrapped_is_one_graph_with_its_wrapper(is_bound: bool) -> None:
+    """As accelerate's ``prepare`` does, for autocast."""
+
+    def wrapped(module: Any) -> Any:
+        inner = module.forward.__func__ if is_bound else module.forward
+
+        def forward(*args: Any) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return inner(*args).float()
+
+        module.forward = types.MethodType(forward, module) if is_bound else forward
+        return module
+
+    def step(compile: Any, x: torch.Tensor) -> torch.Tensor:
+        module = wrapped(compile(stack(), fullgraph=True))
+        loss = module(x).sum()
+        loss.backward()
+        return loss, module[0].weight.grad, module[1].running_mean
+
+    assert check(step, leaf(5, 3)).num_graphs == 1
 
 
 def test_a_method_that_calls_the_module_runs_it_compiled() -> None:

@@ -13,8 +13,15 @@ from torch._dynamo.variables.builder import VariableBuilder
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
-def look_through_compiled_modules(is_ours: IsOurs, module_of: Callable[[Any], Any]) -> Patch:
-    """Trace the module that a compiled module stands for; ``module_of`` has it, as its attribute ``_orig_mod``."""
+def look_through_compiled_modules(
+    is_ours: IsOurs, module_of: Callable[[Any], Any], is_forward: Callable[[Any], bool]
+) -> Patch:
+    """Trace the module that a compiled module stands for; ``module_of`` has it, as its attribute ``_orig_mod``.
+
+    Libraries also wrap ``forward`` of a compiled module and set that in its place, as accelerate does for autocast: then the
+    compiled call comes by it, and by the module a second time. ``is_forward``: whether a function is one of these, which
+    has the one it stands for as ``__wrapped__``.
+    """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
@@ -23,13 +30,22 @@ def look_through_compiled_modules(is_ours: IsOurs, module_of: Callable[[Any], An
             if module is None or not is_ours(self.tx.output.compiler_fn):
                 return original(self, value)
             self.install_guards(GuardBuilder.TYPE_MATCH)
-            self.source = AttrSource(self.source, "_orig_mod")
-            return original(self, module)
+            return VariableBuilder(self.tx, AttrSource(self.source, "_orig_mod"))(module)
+
+        return wrap
+
+    def make_forward(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(self: Any, value: Any) -> Any:
+            if not is_forward(value) or not is_ours(self.tx.output.compiler_fn):
+                return original(self, value)
+            self.install_guards(GuardBuilder.CLOSURE_MATCH)
+            return VariableBuilder(self.tx, AttrSource(self.source, "__wrapped__"))(value.__wrapped__)
 
         return wrap
 
     return Patch(
         "look_through_compiled_modules",
         "A compiled module inside a compiled function is part of it, and no graph ends there.",
-        (Replace(VariableBuilder, "wrap_module", make),),
+        (Replace(VariableBuilder, "wrap_module", make), Replace(VariableBuilder, "_wrap", make_forward)),
     )

@@ -163,7 +163,9 @@ def _places(events: list[Event]) -> dict[str, str]:
     found: dict[str, str] = {}
     for what in (event.what for event in events):
         if isinstance(what, Fallback | Uncompiled):
-            found.setdefault(what.kind, re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/)", "", f"{what.detail} at {what.where}"))
+            found.setdefault(
+                what.kind, re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/|python3)", "", f"{what.detail} at {what.where}")
+            )
     return found
 
 
