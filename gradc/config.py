@@ -64,6 +64,11 @@ class Config:
             comes when nothing is left runs eagerly, counted as ``counters["uncompiled"]["compile budget"]``, until there is
             more. None (``GRADC_COMPILE_SECONDS=none``): no limit; there is none under ``fullgraph=True``, either.
             The value in force at ``gradc.compile`` stays, and ``options={"compile_seconds": ...}`` is one for that call.
+        compare_with_eager: once nothing new is compiled any more, make a few calls of each compiled module or step eagerly, a
+            few compiled, and run from then on what is faster (default True, also ``GRADC_COMPARE_WITH_EAGER``). Results
+            are the same bit for bit. Eager must be faster by a tenth; it is then counted, call by call, as
+            ``counters["uncompiled"]["slower than eager"]``. Not under ``fullgraph=True``, nor with another backend.
+            The value in force at ``gradc.compile`` stays, and ``options={"compare_with_eager": ...}`` is one for that call.
         compiled_autograd: capture every backward pass of the process (also ``GRADC_COMPILED_AUTOGRAD=1``).
     """
 
@@ -79,6 +84,10 @@ class Config:
     @property
     def compile_seconds(self) -> float | None:
         return self._value("compile_seconds")
+
+    @property
+    def compare_with_eager(self) -> bool:
+        return self._value("compare_with_eager")
 
     @property
     def compiled_autograd(self) -> bool:
@@ -171,9 +180,12 @@ def _try_autocast(value: Any, entry: dict[str, Any]) -> None:
         raise ConfigError(f"backward_pass_autocast={value!r}: torch.autocast refuses it: {' '.join(wrong[0].split())}")
 
 
-def _validate_bool(value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"compiled_autograd={value!r} is not a setting. Use True or False.")
+def _validator_of_bool(name: str) -> Callable[[Any], None]:
+    def validate_bool(value: Any) -> None:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r} is not a setting. Use True or False.")
+
+    return validate_bool
 
 
 def _validate_seconds(value: Any) -> None:
@@ -196,14 +208,14 @@ def seconds_set(variable: str, unset: float) -> float | None:
     raise ConfigError(f"{variable}={text!r} is not a setting. Use a number of seconds above 0, or none.")
 
 
-def is_set(variable: str) -> bool:
-    """Whether an environment variable is 1; unset, it is 0.
+def is_set(variable: str, unset: str = "0") -> bool:
+    """Whether an environment variable is 1; unset, it is ``unset``.
 
     Raises:
         ConfigError: if it is anything else.
     """
-    value = os.environ.get(variable, "0")
-    if value not in ("", "0", "1"):
+    value = os.environ.get(variable) or unset
+    if value not in ("0", "1"):
         raise ConfigError(f"{variable}={value!r} is not a setting. Use 1 or 0.")
     return value == "1"
 
@@ -211,12 +223,14 @@ def is_set(variable: str) -> bool:
 DEFAULTS: dict[str, Any] = {
     "backward_pass_autocast": "ambient",
     "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 5.0),
+    "compare_with_eager": is_set("GRADC_COMPARE_WITH_EAGER", "1"),
     "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
 }
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "backward_pass_autocast": _validate_autocast,
     "compile_seconds": _validate_seconds,
-    "compiled_autograd": _validate_bool,
+    "compare_with_eager": _validator_of_bool("compare_with_eager"),
+    "compiled_autograd": _validator_of_bool("compiled_autograd"),
 }
 
 config = Config()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 os.environ.setdefault("GRADC_COMPILE_SECONDS", "none")  # read when gradc is imported: what is counted hangs on no clock
+os.environ.setdefault("GRADC_COMPARE_WITH_EAGER", "0")
 os.environ.setdefault("GRADC_VERIFY", "1")  # read when gradc is imported: every Program made in a test is verified
 
 from tests import compilers

@@ -24,12 +24,13 @@ from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.patches import is_ours, patches
+from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.dynamo import backend_of, is_compiled
 
-_OPTIONS = ("compile_seconds",)  # settings of gradc.config, for one call
+_OPTIONS = ("compare_with_eager", "compile_seconds")  # settings of gradc.config, for one call
 
 
 def compile(
@@ -52,7 +53,7 @@ def compile(
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
         memory_budget: 1.0: save for backward what eager saves.
-        options: ``compile_seconds``: the setting of ``gradc.config``, for this target.
+        options: ``compile_seconds`` and ``compare_with_eager``: the settings of ``gradc.config``, for this target.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -77,13 +78,17 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         return target
     target = _uncompiled(target)
     patches().apply()
-    budget = budget_of_options(options, getattr(target, "__qualname__", type(target).__name__))
+    name = getattr(target, "__qualname__", type(target).__name__)
+    budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):
         call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
+        call = faster_of(call, target, name, budget, options)
         return as_compiled(target, Calls(call, _by_dynamo(forward, options, budget), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, budget, has_backward)
-    return _capturing(compiled, target, options.fullgraph) if has_backward else compiled
+    if not has_backward:
+        return compiled
+    return _as_function(faster_of(_capturing(compiled, options.fullgraph), target, name, budget, options), target)
 
 
 def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backward: bool = False) -> Any:
@@ -133,16 +138,26 @@ def _calls_backward(code: types.CodeType | None) -> bool:
     return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
 
 
-def _capturing(compiled: Callable[..., Any], target: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
+def _capturing(compiled: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
     """``compiled``, with the backward passes that run inside captured."""
 
-    @functools.wraps(target)
     def call(*args: Any, **kwargs: Any) -> Any:
         with compiled_autograd.enable_by_default(fullgraph):
             return compiled(*args, **kwargs)
 
-    _captured[call] = target
     return call
+
+
+def _as_function(call: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` as what was compiled of ``target``, with its name."""
+
+    @functools.wraps(target)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    step.__dict__["_gradc_call"] = call  # where a compiled module has it
+    _captured[step] = target
+    return step
 
 
 _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()

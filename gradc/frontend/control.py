@@ -12,6 +12,7 @@ import torch
 
 from gradc import compiled_autograd
 from gradc.frontend.budget import refill_budgets
+from gradc.frontend.pays import forget_verdicts
 from gradc.journal import counters
 
 
@@ -25,4 +26,5 @@ def reset() -> None:
     torch.compiler.reset()
     compiled_autograd.reset()
     refill_budgets()
+    forget_verdicts()
     counters.clear()

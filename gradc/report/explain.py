@@ -18,6 +18,8 @@ from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.api import compile
 from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
+from gradc.frontend.pays import verdict_of
+from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Fallback, Graph, Uncompiled, listening
 from gradc.report.check import copies, differentiate
 from gradc.text_table import table
@@ -42,17 +44,24 @@ class Explanation:
         graph_breaks: where Dynamo ended a graph; Python runs in between.
         fallbacks: what ran eagerly, with the reason; one entry per occurrence. Functions that Dynamo did not compile once.
         recaptures: what was captured or compiled again, and what had changed.
+        verdict: what ran faster in the program's own calls before, compiled or eager, with both figures; None if those were
+            too few to tell (some hundred).
     """
 
     graphs: tuple[Graph, ...]
     graph_breaks: tuple[GraphBreak, ...]
     fallbacks: tuple[Fallback, ...]
     recaptures: tuple[str, ...]
+    verdict: Verdict | None = None
 
     def __str__(self) -> str:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
         head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
-        return "\n".join([head, *self._graphs(), *self._rest()])
+        return "\n".join([head, *self._verdict(), *self._graphs(), *self._rest()])
+
+    def _verdict(self) -> Iterator[str]:
+        if self.verdict is not None:
+            yield f"\nruns {'eagerly' if self.verdict.chosen is Arm.EAGER else 'compiled'}: {self.verdict}"
 
     def _graphs(self) -> Iterator[str]:
         if not self.graphs:
@@ -100,6 +109,7 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
     compiled = function if is_compiled(function) or isinstance(function, CompiledModule) else compile(function, backend=backend)
 
     def run(*args: Any) -> Explanation:
+        verdict = verdict_of(compiled)
         reset()
         known = compilations()
         with listening() as events:
@@ -115,6 +125,7 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
                 *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
                 *(str(event.what) for event in events[first:] if event.artifact == "recompiles"),
             ),
+            verdict=verdict,
         )
 
     return run

@@ -1,0 +1,303 @@
+"""What is slower than eager runs eagerly, counted with both figures; results are the same. The tests set the time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+import gradc
+from gradc.bits import same_bits
+from gradc.errors import ConfigError
+from gradc.frontend import pays
+from gradc.frontend.budget import Budget
+from gradc.frontend.pays import Faster, verdict_of
+from gradc.frontend.trial import Arm
+from gradc.journal import listening
+from gradc.torch_private.dynamo import Uncompiled
+
+SLOW, FAST = 0.5, 0.25
+COMPARED = {"compare_with_eager": True}
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Two:
+    """A compiled function and an eager one, which take as long as they are told, and the ``Faster`` of them."""
+
+    def __init__(self, hands: Hands, compiled: float = SLOW, eager: float = FAST) -> None:
+        self.calls: list[Arm] = []
+        self.budget = Budget(None, "step")
+        arms = self._taking(hands, compiled, Arm.COMPILED), self._taking(hands, eager, Arm.EAGER)
+        self.faster = Faster(*arms, "step", self.budget)
+
+    def _taking(self, hands: Hands, seconds: float, arm: Arm) -> Callable[[], Arm]:
+        def call() -> Arm:
+            hands.now += seconds
+            self.calls.append(arm)
+            return arm
+
+        return call
+
+    def call(self, times: int = 1) -> list[Arm]:
+        """Which arm each of the next calls went to."""
+        first = len(self.calls)
+        for _ in range(times):
+            self.faster()
+        return self.calls[first:]
+
+
+@pytest.fixture(autouse=True)
+def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+    made = Hands()
+    monkeypatch.setattr(pays, "CLOCK", made)
+    gradc.reset()
+    yield made
+    gradc.reset()
+
+
+def num_counted() -> int:
+    return gradc.counters["uncompiled"]["slower than eager"]
+
+
+def num_compared() -> int:
+    return gradc.counters["stats"]["calls run eagerly to compare"]
+
+
+def test_slower_than_eager_runs_eagerly_and_each_call_is_counted(hands: Hands) -> None:
+    two = Two(hands)
+    with listening() as events:
+        two.call(120)
+    assert two.call(3) == [Arm.EAGER] * 3 and verdict_of(two.faster) is not None
+    assert num_counted() + num_compared() == two.calls.count(Arm.EAGER)
+    [found] = [event.what for event in events if isinstance(event.what, Uncompiled)]
+    assert found.detail == "step: 500 ms from call to call compiled, 250 ms eagerly" and "compare_with_eager" in found.advice
+    assert [event.what for event in events if event.artifact == "perf"] == [f"step runs eagerly: {verdict_of(two.faster)}"]
+
+
+def test_faster_than_eager_stays_compiled(hands: Hands) -> None:
+    two = Two(hands, FAST, SLOW)
+    two.call(120)
+    assert two.call(3) == [Arm.COMPILED] * 3
+    assert (num_counted(), num_compared()) == (0, 12)
+
+
+def test_no_trial_while_something_is_still_compiled(hands: Hands) -> None:
+    two = Two(hands)
+    for _ in range(100):
+        two.budget.num_functions += 1
+        assert two.call() == [Arm.COMPILED]
+    assert Arm.EAGER in two.call(40)
+
+
+def test_a_trial_all_the_same_where_something_is_compiled_at_each_call(hands: Hands) -> None:
+    two = Two(hands)
+    for _ in range(300):
+        two.budget.num_functions += 1
+        two.call()
+    assert two.call() == [Arm.EAGER]
+
+
+def test_one_trial_at_a_time(hands: Hands) -> None:
+    first, second = Two(hands), Two(hands)
+    seen = [(first.call()[0], second.call()[0]) for _ in range(90)]
+    assert (Arm.EAGER, Arm.COMPILED) in seen and (Arm.COMPILED, Arm.EAGER) not in seen
+    assert verdict_of(first.faster) is None
+    first.call(2)
+    second.call(120)
+    assert verdict_of(second.faster) is not None
+
+
+def test_another_may_be_tried_where_one_is_not_called_any_more(hands: Hands) -> None:
+    first, second = Two(hands), Two(hands)
+    first.call(40)
+    hands.now += 100.0
+    second.call(120)
+    assert verdict_of(first.faster) is None and verdict_of(second.faster) is not None
+    assert first.call(5) == [Arm.COMPILED] * 5
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def hooked() -> AbstractContextManager[Any]:
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "a function mode": Watching,
+    "saved-tensors hooks": hooked,
+    "compiled autograd": gradc.compiled_autograd.enable,
+    "forward AD": torch.autograd.forward_ad.dual_level,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_trial_in_a_state_that_something_else_looks_on_in(state: str, hands: Hands) -> None:
+    two = Two(hands)
+    with STATES[state]():
+        assert two.call(300) == [Arm.COMPILED] * 300
+    two.call(40)
+    with STATES[state]():
+        assert two.call(100) == [Arm.COMPILED] * 100
+    two.call(100)
+    verdict = verdict_of(two.faster)
+    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+
+
+def test_no_trial_in_another_thread(hands: Hands) -> None:
+    two = Two(hands)
+    two.call()
+    thread = threading.Thread(target=two.call, args=(300,))
+    thread.start()
+    thread.join()
+    assert two.calls == [Arm.COMPILED] * 301
+
+
+def test_what_checkpoint_counts_stays_compiled(hands: Hands) -> None:
+    two = Two(hands)
+    two.call(120)
+    with hooked():
+        assert two.call() == [Arm.COMPILED]
+    assert two.call() == [Arm.EAGER]
+
+
+def test_an_error_comes_through_and_spoils_its_block(hands: Hands) -> None:
+    two = Two(hands)
+    two.call(40)
+    compiled, eager = two.faster._compiled, two.faster._eager
+
+    def fails() -> None:
+        hands.now += 1e6
+        raise ValueError("the user's")
+
+    for _ in range(2):
+        two.faster._compiled = two.faster._eager = fails
+        with pytest.raises(ValueError, match="the user's"):
+            two.faster()
+        two.faster._compiled, two.faster._eager = compiled, eager
+        two.call(3)
+    two.call(100)
+    verdict = verdict_of(two.faster)
+    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+
+
+def test_after_a_long_time_it_is_tried_again(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pays, "_CALLS_UNTIL_NEXT", 200)
+    two = Two(hands)
+    two.call(200)
+    two.faster._compiled, two.faster._eager = Two(hands, FAST).faster._compiled, Two(hands, 1.0, SLOW).faster._eager
+    two.call(250)
+    verdict = verdict_of(two.faster)
+    assert verdict is not None and (verdict.chosen, verdict.compiled, verdict.eager) == (Arm.COMPILED, FAST, SLOW)
+
+
+def test_reset_forgets(hands: Hands) -> None:
+    two = Two(hands)
+    two.call(120)
+    gradc.reset()
+    assert verdict_of(two.faster) is None and two.call(20) == [Arm.COMPILED] * 20
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 1))
+
+
+def losses(module: nn.Module, call: Callable[[Tensor], Tensor], hands: Hands) -> list[Tensor]:
+    """Of 150 training steps, in which calls take longer where they are compiled."""
+    torch.manual_seed(1)
+    x, optimizer, found = torch.randn(5, 3), torch.optim.SGD(module.parameters(), lr=0.1), []
+    for _ in range(150):
+        before = num_compared() + num_counted()
+        loss = call(x).square().sum()
+        hands.now += FAST if num_compared() + num_counted() > before else SLOW
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.detach())
+    return found
+
+
+def test_a_module_trains_as_in_eager_through_the_trial_and_behind_it(hands: Hands) -> None:
+    module = small()
+    expected = losses(module, module, hands)
+    module = small()
+    compiled = gradc.compile(module, options=COMPARED)
+    assert all(map(same_bits, losses(module, compiled, hands), expected))
+    assert num_compared() >= 30 and num_counted() > 20
+    assert verdict_of(compiled) is not None and not gradc.counters["fallbacks"]
+
+
+def test_a_step_that_runs_backward_itself(hands: Hands) -> None:
+    module, x = small(), torch.randn(5, 3)
+
+    @gradc.compile(options=COMPARED)
+    def step() -> None:
+        module(x).sum().backward()
+
+    for _ in range(120):
+        before = num_compared() + num_counted()
+        step()
+        hands.now += FAST if num_compared() + num_counted() > before else SLOW
+    assert num_counted() > 20 and verdict_of(step) is not None
+
+
+def test_checkpoint_around_what_is_slower(hands: Hands) -> None:
+    module = small()
+    compiled = gradc.compile(module, options=COMPARED)
+    losses(module, compiled, hands)
+    assert num_counted() > 20
+
+    def grads(call: Callable[..., Any]) -> list[Tensor]:
+        torch.manual_seed(2)
+        x = torch.ones(2, 3, requires_grad=True)
+        return list(torch.autograd.grad(checkpoint(call, x, use_reentrant=False).sum(), [x, *module.parameters()]))
+
+    assert all(map(same_bits, grads(compiled), grads(module)))
+
+
+def test_explain_says_what_was_chosen(hands: Hands) -> None:
+    module = small()
+    compiled = gradc.compile(module, options=COMPARED)
+    losses(module, compiled, hands)
+    explanation = gradc.explain(compiled)(torch.randn(5, 3))
+    text = "runs eagerly: 500 ms from call to call compiled, 250 ms eagerly"
+    assert explanation.verdict is not None and text in str(explanation)
+    assert gradc.explain(compiled)(torch.randn(5, 3)).verdict is None  # explain forgets all, as gradc.reset does
+
+
+@pytest.mark.parametrize("asked", [{"fullgraph": True}, {"backend": "eager"}, {"options": {"compare_with_eager": False}}])
+def test_what_is_never_compared(asked: dict[str, Any], hands: Hands) -> None:
+    with gradc.config.patch(compare_with_eager=True):
+        compiled = gradc.compile(small(), **asked)
+    losses(compiled, compiled, hands)
+    assert (num_compared(), num_counted()) == (0, 0)
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "yes"])
+def test_values_that_are_none(value: object) -> None:
+    with pytest.raises(ConfigError, match="compare_with_eager"):
+        gradc.compile(small(), options={"compare_with_eager": value})
+    with pytest.raises(ConfigError, match="compare_with_eager"), contextlib.ExitStack() as stack:
+        stack.enter_context(gradc.config.patch(compare_with_eager=value))

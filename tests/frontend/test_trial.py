@@ -1,0 +1,73 @@
+"""The faster of two is chosen from the times of blocks of calls, and the compiled one in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradc.frontend.trial import Arm, Trial, Verdict
+
+
+class Program:
+    """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block."""
+
+    def __init__(self, compiled: float, eager: float, extra: dict[int, float] | None = None) -> None:
+        self.seconds, self.extra = {Arm.COMPILED: compiled, Arm.EAGER: eager}, extra or {}
+        self.now, self.num_calls, self.num_eager = 0.0, 0, 0
+        self.trial = Trial(lambda: self.now)
+
+    def call(self) -> None:
+        arm = self.trial.next()
+        self.now += self.seconds[arm] + self.extra.get(self.num_calls // 6, 0.0)
+        self.num_calls += 1
+        self.num_eager += arm is Arm.EAGER
+
+    def run(self) -> Verdict:
+        while self.trial.verdict is None:
+            self.call()
+            assert self.num_calls < 1000
+        return self.trial.verdict
+
+
+def test_eager_is_chosen_where_it_is_faster_with_both_figures() -> None:
+    program = Program(0.5, 0.25)
+    assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25) and program.num_calls == 61
+    assert str(program.trial.verdict) == "500 ms from call to call compiled, 250 ms eagerly"
+
+
+def test_what_is_clearly_faster_compiled_is_soon_left_alone() -> None:
+    program = Program(0.25, 0.5)
+    assert program.run() == Verdict(Arm.COMPILED, 0.25, 0.5)
+    assert (program.num_calls, program.num_eager) == (25, 12)
+
+
+def test_less_than_a_tenth_is_not_enough() -> None:
+    assert Program(1.0625, 1.0).run().chosen is Arm.COMPILED
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_one_block_that_was_disturbed_decides_nothing(block: int) -> None:
+    assert Program(0.5, 0.25, {block: 8.0}).run().chosen is Arm.EAGER
+    assert Program(0.25, 0.5, {block: 8.0}).run().chosen is Arm.COMPILED
+
+
+def test_a_machine_that_grows_slower_does_so_to_both() -> None:
+    assert Program(1.0, 1.0, {block: 0.25 * block for block in range(10)}).run().chosen is Arm.COMPILED
+    assert Program(2.0, 1.0, {block: 0.25 * block for block in range(10)}).run().chosen is Arm.EAGER
+
+
+@pytest.mark.parametrize("num_calls", [2, 3, 6])
+def test_several_calls_in_a_step_of_which_the_last_has_the_backward(num_calls: int) -> None:
+    program = Program(0.25, 0.5)
+    while program.trial.verdict is None:
+        program.call()
+        program.now += 10.0 if program.num_calls % num_calls == 0 else 0.0
+    assert program.trial.verdict.compiled - program.trial.verdict.eager == pytest.approx(-0.25)
+
+
+def test_a_block_that_something_came_into_begins_anew() -> None:
+    program = Program(0.5, 0.25)
+    for _ in range(4):
+        program.call()
+    program.now += 1000.0
+    program.trial.spoil()
+    assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25)
