@@ -7,6 +7,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "gradc"
 # Ops have such names, and so have the modules that torch's documentation itself points to.
 ALLOWED = (
     "torch.__",
+    "torch.Tensor.__",
     "torch.ops",
     "torch._neg_view",
     "torch._C.DisableTorchFunctionSubclass",
