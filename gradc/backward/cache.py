@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from gradc.backward.specialized import CutTape, Retrace, Specialized
 from gradc.backward.trace import Backward, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
 from gradc.executor import is_plan
+from gradc.ir.floats import refuse_difference
 from gradc.ir.metadata import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
@@ -245,10 +247,21 @@ class BackwardCache:
     @collector.set_aside()
     @quiet()
     def _compile(self, segment: Segment, key: BackwardKey) -> _Compiled:
-        backward = trace_backward(self.tape, segment, key, f"backward_{segment.number}")
+        backward = self._trace(self.tape, segment, key)
+        if self._twin is not None:
+            refuse_difference(backward.program, self._trace(self._twin.tape, self._twin.segments[segment.number], key).program)
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{print_program(backward.program)}")
         count("aot", "backward_compiles")
         return _Compiled(backward, self.settings.lower(backward.program))
+
+    @functools.cached_property
+    def _twin(self) -> CutTape | None:
+        """The same tape with other floats in the place of inputs."""
+        return None if self.tape.twin is None else self._specialized.cut_alike(self.tape.twin)
+
+    @staticmethod
+    def _trace(tape: Tape, segment: Segment, key: BackwardKey) -> Backward:
+        return trace_backward(tape, segment, key, f"backward_{segment.number}")
 
     def _refusal(self, kind: str, segment: Segment, error: Exception) -> Fallback:
         """Why the segment cannot be compiled, to be kept; but what says nothing about the segment is raised again."""

@@ -49,7 +49,14 @@ class Specialized:
     def _record(self, sizes: Sizes) -> CutTape:
         if self._retrace is None:
             raise UnsupportedError("backward of symbolic sizes that cannot be traced", self._name)
-        tape = self._retrace(sizes)
+        return self.cut_alike(self._retrace(sizes))
+
+    def cut_alike(self, tape: Tape) -> CutTape:
+        """A tape of the same function, cut as the symbolic one was.
+
+        Raises:
+            UnsupportedError: if it is another.
+        """
         segments = self._cut(tape)
         if [_outline(segment) for segment in segments] != [_outline(segment) for segment in self._symbolic.segments]:
             raise UnsupportedError("nodes that depend on sizes", self._name)

@@ -58,6 +58,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
     with tape.lock, autocast_set_to(key.ambient.autocast), tape.fake_mode, torch.no_grad():
         recorder = Recorder(name, place=lambda: _place(tape))
         recorder.lift = functools.partial(lift, recorder)
+        recorder.stand_ins = tape.stand_ins
         inputs = _Inputs(tape, segment, recorder)
         tangents = [inputs.add_tangent(position, meta, key) for position, meta in enumerate(key.tangents)]
         inputs.add_kept()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gradc.ambient import AutocastState, autocast_set_to, set_autocast
+from gradc.ir.floats import TERMS
 from gradc.ir.program import Program
 from gradc.ir.text import render
 from gradc.ir.values import leaves
@@ -31,7 +32,8 @@ def lower(program: Program) -> Runner:
     source, namespace = render(program)
     filename = f"<gradc {program.name} {id(program):#x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    scope: dict[str, Any] = {"torch": torch, "math": math, "set_autocast": set_autocast, "flatten": _flatten, **namespace}
+    scope: dict[str, Any] = {"torch": torch, "math": math, "set_autocast": set_autocast, "flatten": _flatten}
+    scope |= {**TERMS, **namespace}
     exec(compile(source, filename, "exec"), scope)
     function = scope[program.name]
 

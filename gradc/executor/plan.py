@@ -23,6 +23,7 @@ import torch
 
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, bases_of, declared_views
+from gradc.ir.floats import TERMS
 from gradc.ir.ops import HANDLES, RELATIVE_VIEWS
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
@@ -167,7 +168,7 @@ class _Binder:
             return None
         names = ", ".join(str(symbol) for symbol in self.program.symbols)
         source = f"lambda {names}: ({', '.join(tree for _, tree in self.numbers)},)"
-        return eval(source, {"torch": torch, "math": math})
+        return eval(source, {"torch": torch, "math": math, **TERMS})
 
 
 def _source(tree: Any) -> str:

@@ -24,6 +24,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 
@@ -35,7 +36,7 @@ from gradc.errors import GradcError, InternalError, UnsupportedError, is_passing
 from gradc.frontend.graph import examples_of, placeholders, runner_of, user_line, user_name
 from gradc.options import CompileOptions
 from gradc.region.region import Region, build_region
-from gradc.tape.record import record
+from gradc.tape.record import record_with_floats
 from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_view
 from gradc.torch_private.dynamo import guard_weight, tracing_context
@@ -49,8 +50,10 @@ _KNOWN_ERRORS = {
 _region_numbers = itertools.count()
 
 
-def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Region:
-    """See the module's docstring.
+def compile_region(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions, floats: Sequence[sympy.Symbol] = ()
+) -> Region:
+    """See the module's docstring. ``floats``: the symbols of the inputs that are floats.
 
     Raises:
         UnsupportedError: with the reason, if the region must run eagerly.
@@ -59,7 +62,7 @@ def compile_region(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         _refuse_what_eager_must_run(graph, inputs)
         settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
         examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
-        tape = record(runner_of(graph), examples, names, _fake_mode(), "forward")
+        tape = record_with_floats(floats, runner_of(graph), examples, names, _fake_mode(), "forward")
         _guard_weights(tape, graph, inputs)
         region = build_region(tape, settings, f"region {next(_region_numbers)}")
         if tape.symints or region.backwards.has_code_of_others:

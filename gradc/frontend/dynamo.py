@@ -21,6 +21,7 @@ from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.errors import UnsupportedError
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
+from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes
 from gradc.frontend.patches import patches
 from gradc.journal import count, fallback
@@ -45,8 +46,9 @@ class Backend:
         graph, attributes = lift_attributes(graph)
         compiled, options = modes_kept_on_error()(graph.forward), self.compile_options
         try:
-            region = compile_region(graph, [*attributes, *inputs], options)
-            compiled = _guarded(region, graph, compiled, options)
+            lifted, floats = lift_floats(graph)
+            region = compile_region(lifted, floats.without([*attributes, *inputs]), options, floats.symbols)
+            compiled = _guarded(region, floats, graph, compiled, options)
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -79,20 +81,25 @@ def _told(tell: Callable[[], None], eagerly: Callable[..., Any]) -> Callable[...
 
 
 def _guarded(
-    region: Region, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: CompileOptions
+    region: Region, floats: FloatInputs, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
+        given = floats(inputs)
         if reason := unsupported_mode() or _what_is_unusual(inputs) or _what_inner_gradients_miss(region, inputs):
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
+        if given is None:
+            fallback("float that decides what is called", where=first_line(graph), fullgraph=options.fullgraph)
+            return eagerly(*inputs)
         with contextlib.suppress(CacheError):
-            return tuple(region(*inputs))
+            return tuple(region(*given))
         fallback("weights that autocast keeps other copies of", where=first_line(graph), fullgraph=options.fullgraph)
         return eagerly(*inputs)
 
-    return region.guarded(torch.compiler.disable(call))
+    slow = torch.compiler.disable(call)
+    return slow if floats.leaves else region.guarded(slow)
 
 
 def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:

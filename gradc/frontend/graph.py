@@ -1,8 +1,8 @@
 """A graph that Dynamo captured, as gradc reads it: its inputs, what the user calls them, and the lines its calls come from.
 
-    lift_attributes: graph -> graph, tensors        the tensors that Dynamo keeps on it become its first inputs
-    examples_of:     graph, inputs -> examples      what to trace it with
-    runner_of:       graph -> (tape, *examples) -> outputs
+lift_attributes: graph -> graph, tensors        the tensors that Dynamo keeps on it become its first inputs
+examples_of:     graph, inputs -> examples      what to trace it with
+runner_of:       graph -> (tape, *examples) -> outputs
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch.fx
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend.cells import decomposed
+from gradc.frontend.floats import is_float_input
 from gradc.frontend.plain_tensors import as_for_plain_tensors, method_named
 from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
@@ -134,6 +135,8 @@ class _Runner(torch.fx.Interpreter):
         return self.call_function(function, args, kwargs) if function else super().call_method(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        if is_float_input(n):
+            return self.tape.float_for(super().run_node(n))
         if n.op not in ("placeholder", "output"):
             self.tape.enter_line(user_line(n), _is_cast(n), _is_cast_for(n, autocast_state()))
         return super().run_node(n)

@@ -1,6 +1,6 @@
 """What gradc changes in torch, and when: at the first thing that gradc compiles, and for what gradc compiles only.
 
-    patches: () -> all of them, each with its reason          options_of: a backend of torch.compile's -> CompileOptions | None
+patches: () -> all of them, each with its reason          options_of: a backend of torch.compile's -> CompileOptions | None
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
+from gradc.frontend.floats import takes_floats
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of
@@ -56,7 +57,7 @@ def patches() -> Patches:
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.keep_what_gradc_compiled(is_ours),
-            dynamo.leave_changing_floats_to_python(is_ours),
+            dynamo.take_changing_floats(is_ours, takes_floats),
             dynamo.leave_closed(is_ours),
             dynamo.let_python_choose(is_ours),
             dynamo.leave_kernels_alone(is_ours),

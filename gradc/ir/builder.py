@@ -17,6 +17,7 @@ import sympy
 import torch
 
 from gradc.ambient import AutocastState
+from gradc.ir.floats import StandIns
 from gradc.ir.known import KnownTensors, Names
 from gradc.ir.metadata import symbolic_number, tensor_meta
 from gradc.ir.program import Program
@@ -35,6 +36,7 @@ class ProgramBuilder:
 
     Attributes:
         declared: slot of each input -> its position.
+        stand_ins: what stands in for inputs that are floats; None where there are none.
     """
 
     def __init__(self, name: str, lift: Callable[[torch.Tensor], int] | None = None) -> None:
@@ -45,6 +47,7 @@ class ProgramBuilder:
         self.constants: dict[int, torch.Tensor] = {}
         self.instructions: list[Instruction] = []
         self.symbols: dict[sympy.Symbol, tuple[str, int, int]] = {}
+        self.stand_ins: StandIns | None = None
         self.known = KnownTensors()
         self._names = Names()
 
@@ -145,6 +148,8 @@ class ProgramBuilder:
             return Ref(self.lift(leaf) if slot is None else slot)
         if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return symbolic_number(leaf)
+        if type(leaf) is float and self.stand_ins is not None:
+            return self.stand_ins.known(leaf)
         return leaf
 
     def _result(self, op: Any, leaf: Any) -> int | None:

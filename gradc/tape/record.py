@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gradc.ambient import autocast_set_to, autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.autocast import CallerAutocast
+from gradc.ir.floats import StandIns, float_of, refuse_difference
 from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
@@ -60,6 +61,11 @@ class TapeRecorder:
         self._where = ""
         self._lines: list[tuple[int, str]] = []
         self._may_cast = is_derivative and is_nested
+
+    def float_for(self, value: Any) -> float:
+        """The float that an input is, which is given as its bits: what stands in for it, or the one with these bits."""
+        stand_ins = self.recorder.stand_ins
+        return float_of(value) if stand_ins is None else stand_ins.for_input(value)
 
     def enter_line(self, where: str, is_cast: bool = False, has_autocast_kernel: bool = False) -> None:
         """From here on, calls and nodes come from the user's line ``where``.
@@ -108,6 +114,7 @@ class TapeRecorder:
             first_sequence_nr=first_sequence_nr,
             lines=tuple(self._lines),
             symints=MappingProxyType(symints),
+            stand_ins=self.recorder.stand_ins,
         )
 
     def _place(self) -> tuple[str, str]:
@@ -175,20 +182,22 @@ def record(
     name: str,
     edges: Sequence[Edge | None] | None = None,
     is_nested: bool | None = None,
+    stand_ins: StandIns | None = None,
 ) -> Tape:
     """Run ``function`` on fake copies of ``inputs`` with gradient recording as it is now, and return the tape.
 
     ``inputs`` are tensors (real or fake: only their metadata counts), ints and SymInts. ``function`` takes
     ``(TapeRecorder, *fakes)`` and returns a flat list. ``edges``, if given, names for an input the edge through which the
     function really reads it: a saved tensor of another tape keeps that tape's edge. ``is_nested``, if given, tells whether an
-    autocast context is to be taken for open around the function; else it is as there is now.
+    autocast context is to be taken for open around the function; else it is as there is now. ``stand_ins`` are for the inputs
+    that are floats.
 
     Raises:
         UnsupportedError: for what cannot run on fake tensors.
     """
     is_nested = autocast_nesting() > 0 if is_nested is None else is_nested
     with without_anomaly_mode():  # whose nodes hold the node that runs, and so what the user's code keeps there
-        return _record(function, inputs, names, fake_mode, name, edges, is_nested)
+        return _record(function, inputs, names, fake_mode, name, edges, is_nested, stand_ins)
 
 
 def _record(
@@ -199,8 +208,10 @@ def _record(
     name: str,
     edges: Sequence[Edge | None] | None,
     is_nested: bool,
+    stand_ins: StandIns | None,
 ) -> Tape:
     recorder = TapeRecorder(fake_mode, name, edges is not None, is_nested)
+    recorder.recorder.stand_ins = stand_ins
     fakes = [fake_primal(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in inputs]
     with fake_mode:
         primals = []
@@ -216,6 +227,26 @@ def _record(
     if tape.is_derivative or not tape.symints:
         return tape
     return dataclasses.replace(tape, retrace=_retracing(function, inputs, names, tape))
+
+
+def record_with_floats(
+    floats: Sequence[sympy.Symbol],
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    fake_mode: FakeTensorMode,
+    name: str,
+) -> Tape:
+    """``record``, of a function some of whose inputs are floats: those whose bits have these symbols.
+
+    Raises:
+        UnsupportedError: if more than arguments of calls depends on them.
+    """
+    if not floats:
+        return record(function, inputs, names, fake_mode, name)
+    tape, twin = (record(function, inputs, names, fake_mode, name, stand_ins=StandIns(floats, turn)) for turn in range(2))
+    refuse_difference(tape.program, twin.program)
+    return dataclasses.replace(tape, twin=twin)
 
 
 @contextmanager

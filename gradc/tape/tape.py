@@ -24,6 +24,7 @@ from torch.autograd.graph import get_gradient_edge
 from gradc import native
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases
+from gradc.ir.floats import StandIns
 from gradc.ir.known import KnownTensors
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
@@ -140,7 +141,10 @@ class Tape:
         first_sequence_nr: that of the first node that can be its own.
         lines: the user's lines, each with the sequence number of the first node that its call could make.
         symints: the SymInt behind each symbol of the Program.
-        retrace: makes the same tape with plain numbers for sizes, given the number for each; None where that cannot be done.
+        retrace: makes the same tape with plain numbers for sizes and floats, given the number for each; None where that cannot
+            be done.
+        stand_ins: the floats that stood in for inputs; None where no input is a float.
+        twin: the same tape with other stand-ins: what is recorded of its nodes must be the same.
         lock: held by whoever runs the nodes.
     """
 
@@ -164,6 +168,8 @@ class Tape:
     lines: tuple[tuple[int, str], ...] = ()
     symints: Mapping[sympy.Symbol, torch.SymInt] = _nothing()
     retrace: Callable[[Callable[[Any], Any]], Tape] | None = None
+    stand_ins: StandIns | None = None
+    twin: Tape | None = None
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     @property

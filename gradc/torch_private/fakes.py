@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     in_kernel_invocation_manager,
 )
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
 from torch.utils._sympy.printers import PythonPrinter
@@ -34,6 +36,7 @@ __all__ = [
     "is_fake",
     "new_shape_env",
     "new_symint",
+    "new_symint_of",
     "python_meta_kernels",
     "settle_sizes",
     "text_of_size",
@@ -126,6 +129,13 @@ def new_symint(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
     source = ConstantSource(name)
     symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC)
     made = env.create_symintnode(symbol, hint=hint, source=source)
+    assert isinstance(made, torch.SymInt)
+    return made
+
+
+def new_symint_of(symbol: sympy.Symbol, hint: int) -> torch.SymInt:
+    """An int that is nothing but ``symbol``, in an environment of its own: only to be handed on."""
+    made = torch.SymInt(SymNode(symbol, new_shape_env(), int, hint=hint))
     assert isinstance(made, torch.SymInt)
     return made
 

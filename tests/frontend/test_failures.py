@@ -55,7 +55,7 @@ def assert_right(compiled: Any, is_region: bool) -> None:
 def test_an_error_that_says_nothing_about_the_program_is_not_kept(error, monkeypatch):
     compiled = gradc.compile(function)
     with monkeypatch.context() as broken:
-        broken.setattr(compiling, "record", raising(error))
+        broken.setattr(compiling, "record_with_floats", raising(error))
         for number in (1, 2, 3):
             assert_right(compiled, is_region=False)
             assert gradc.counters["fallbacks"] == {"tracing failed": number}
@@ -67,7 +67,7 @@ def test_an_error_that_says_nothing_about_the_program_is_not_kept(error, monkeyp
 def test_nor_is_it_under_fullgraph_where_it_is_raised(error, monkeypatch):
     compiled = gradc.compile(function, fullgraph=True)
     with monkeypatch.context() as broken, pytest.raises(Exception, match=type(error).__name__):
-        broken.setattr(compiling, "record", raising(error))
+        broken.setattr(compiling, "record_with_floats", raising(error))
         compiled(leaf())
     assert_right(compiled, is_region=True)
 
@@ -92,7 +92,7 @@ def test_too_deep_a_recursion_at_the_first_call_is_not_kept():
 
 @pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_any_other_error_of_tracing_is_a_counted_fallback(error, monkeypatch):
-    monkeypatch.setattr(compiling, "record", raising(error))
+    monkeypatch.setattr(compiling, "record_with_floats", raising(error))
     assert_right(gradc.compile(function), is_region=False)
     assert set(gradc.counters["fallbacks"]) == {f"tracing raised {type(error).__name__}"}
 
@@ -104,7 +104,7 @@ def test_an_error_before_tracing_begins_is_a_counted_fallback(monkeypatch):
 
 
 def test_a_fault_of_gradc_s_own_is_told(monkeypatch):
-    monkeypatch.setattr(compiling, "record", raising(InternalError("a pass broke the Program")))
+    monkeypatch.setattr(compiling, "record_with_floats", raising(InternalError("a pass broke the Program")))
     with pytest.raises(Exception, match="a pass broke the Program"):
         gradc.compile(function)(leaf())
 

@@ -7,7 +7,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
-from gradc.torch_private.dynamo_patches.changing_floats import leave_changing_floats_to_python
+from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
@@ -46,7 +46,6 @@ __all__ = [
     "keep_ops_whole",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
-    "leave_changing_floats_to_python",
     "leave_closed",
     "leave_kernels_alone",
     "leave_out_unused_work",
@@ -60,6 +59,7 @@ __all__ = [
     "run_optimizers_natively",
     "set_process_state_eagerly",
     "skip_frames_of",
+    "take_changing_floats",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "trace_inner_gradients",

@@ -1,40 +1,182 @@
-"""A number of Python's that changes from call to call (a temperature, the weight of a loss) runs as it is, between two graphs.
+"""A number of Python's that changes from call to call (a temperature, the weight of a loss) is an input of the graph.
 
 Dynamo makes a symbol of a float once it has changed. What Python calculates step by step becomes one expression, which rounds
-otherwise, and on which the way of a branch may hang; and for what an op is given, there is no value.
+otherwise, and on which the way of a branch may hang; and for what an op is given, there is no value. Here a float stays one:
+what Python calculates is written down call by call, ops are given the number, and any other use of it ends the graph.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch._dynamo.variables.builder import VariableBuilder
+import torch.fx
+from torch._dynamo import config
+from torch._dynamo.bytecode_transformation import create_call_function
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.output_graph import SubgraphTracer
+from torch._dynamo.pgo import FrameStateSizeEntry, auto_dynamic, process_automatic_dynamic
+from torch._dynamo.source import is_constant_source
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import GraphArg, VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._guards import Guard
 
-from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable
+from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable, end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+TakesFloats = Callable[[Any, Sequence[Any], Mapping[str, Any], Callable[[Any], bool], Callable[[Any], bool]], bool]
 
 FLOAT = Kind(
     (float,),
     "gradc: float that changes",
-    "gradc leaves to Python what is done with a float that changes from call to call. As a tensor it is an input of the graph.",
+    "gradc leaves to Python what is done with a float that changes from call to call, but for arithmetic and ops that it only "
+    "goes into. As a tensor it is an input of the graph.",
 )
 
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_OPERATORS = (*_BINARY, *(f"i{name}" for name in _BINARY), "neg", "pos", "abs")
+_ARITHMETIC = {getattr(operator, name) for name in _OPERATORS} | {abs, float, max, min, pow}
+_ARITHMETIC |= {value for name, value in vars(math).items() if not name.startswith("_") and callable(value)}
 
-def leave_changing_floats_to_python(is_ours: IsOurs) -> Patch:
-    """End graphs where a float is used that was another in a call before. Until it changes, it is a constant, and guarded."""
+
+class FloatVariable(OpaqueVariable):
+    """A float that changes: one that the frame was given, or what ``function`` makes of ``operands``."""
+
+    def __init__(
+        self, value: float, output: Any, function: Any = None, operands: Sequence[VariableTracker] = (), **kwargs: Any
+    ) -> None:
+        super().__init__(value, FLOAT, **kwargs)
+        self.output, self.function, self.operands = output, function, list(operands)
+        self.proxy: torch.fx.Proxy | None = None
+
+    def as_proxy(self) -> torch.fx.Proxy:
+        if self.output.current_tracer is not self.output.root_tracer:
+            end_graph(FLOAT, "an argument inside a higher-order operator")
+        if self.proxy is None:
+            self.proxy = self._input() if self.function is None else self._result()
+        return self.proxy
+
+    def _input(self) -> torch.fx.Proxy:
+        assert self.source is not None, "what was not calculated was given"
+        name = re.sub(r"[^a-zA-Z0-9]+", "_", self.source.name)
+        proxy = self.output.root_tracer.create_graph_input(name, float, self.value, source=self.source)
+        proxy.node.meta["grapharg"] = GraphArg(self.source, self.value, False, None, is_tensor=False)
+        return proxy
+
+    def _result(self) -> torch.fx.Proxy:
+        operands = tuple(operand.as_proxy() for operand in self.operands)
+        proxy = self.output.create_proxy("call_function", self.function, operands, {}, type_expr=float)
+        proxy.node.meta["example_value"] = self.value
+        return proxy
+
+    def reconstruct(self, codegen: Any) -> None:
+        codegen.add_push_null(lambda: codegen.load_import_from(self.function.__module__, self.function.__name__))
+        codegen.foreach(self.operands)
+        codegen.extend_output(create_call_function(len(self.operands), False))
+
+
+def take_changing_floats(is_ours: IsOurs, takes_floats: TakesFloats) -> Patch:
+    """Make a float an input of the graph once it was another in a call before. Until it changes, it is a constant, and guarded.
+
+    ``takes_floats`` tells of a call whether the floats among its arguments may be inputs.
+    """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def wrap(self: Any, value: float) -> Any:
-            found = original(self, value)
-            is_left = is_ours(self.tx.output.compiler_fn) and not found.is_python_constant()
-            return OpaqueVariable(value, FLOAT, source=self.source) if is_left else found
+            if not is_ours(self.tx.output.compiler_fn) or is_constant_source(self.get_source()):
+                return original(self, value)
+            if _has_changed(self, value):
+                return _input(self, value)
+            if value == 0:  # Dynamo takes 0.0 for -0.0
+                install_guard(self.get_source().make_guard(_same_sign))
+            return original(self, value)
 
         return wrap
 
+    def make_call(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            function = self.fn if isinstance(self, BuiltinVariable) else self.value
+            is_ours_to_make = function in _ARITHMETIC and not kwargs and is_ours(tx.output.compiler_fn)
+            made = _calculated(tx, function, args) if is_ours_to_make else None
+            return original(self, tx, args, kwargs) if made is None else made
+
+        return call
+
+    def make_proxy(original: Method) -> Method:
+        @functools.wraps(original)
+        def create(self: Any, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
+            is_op = kind in ("call_function", "call_method", "call_module") and named.get("type_expr") is not float
+            if is_op and _has_floats(self.output_graph) and not takes_floats(target, args, kwargs, _is_float, _is_tensor):
+                end_graph(FLOAT, f"an argument of {getattr(target, '__name__', target)}")
+            return original(self, kind, target, args, kwargs, *more, **named)
+
+        return create
+
     return Patch(
-        "leave_changing_floats_to_python",
+        "take_changing_floats",
         "Dynamo calculates with symbols where Python rounds at each step, and has no value for what an op is given.",
-        (Replace(VariableBuilder, "wrap_symfloat", make),),
+        (
+            Replace(VariableBuilder, "wrap_symfloat", make),
+            Replace(BuiltinVariable, "call_function", make_call),
+            Replace(TorchInGraphFunctionVariable, "call_function", make_call),
+            Replace(SubgraphTracer, "create_proxy", make_proxy),
+        ),
     )
+
+
+def _same_sign(builder: Any, guard: Guard) -> None:
+    """Guard the sign of a float that is zero."""
+    sign = math.copysign(1, builder.get(guard))
+    words = [f"math.copysign(1, {guard.name}) == {sign}"]
+    builder.get_guard_manager(guard).add_lambda_guard(lambda value: math.copysign(1, value) == sign, words, guard.user_stack)
+
+
+def _has_changed(builder: Any, value: float) -> bool:
+    is_of_module = builder.source.guard_source.is_unspecialized_nn_module()
+    entry = FrameStateSizeEntry.make_scalar(value)  # type: ignore[arg-type]  # as Dynamo does
+    seen = process_automatic_dynamic(builder.tx, builder.source.name, entry, is_unspecialized_nn_module=is_of_module)
+    return not config.assume_static_by_default or seen.scalar is auto_dynamic
+
+
+def _input(builder: Any, value: float) -> FloatVariable:
+    known = builder.tx.output.unspec_variable_map
+    if builder.name not in known:
+        install_guard(builder.get_source().make_guard(GuardBuilder.TYPE_MATCH))
+        known[builder.name] = FloatVariable(value, builder.tx.output, source=builder.get_source())
+    found: FloatVariable = known[builder.name]
+    return found
+
+
+def _calculated(tx: Any, function: Any, operands: Sequence[VariableTracker]) -> FloatVariable | None:
+    """What Python's arithmetic makes of floats and constants; None where no float changes, for what is no float, or raises."""
+    operands = [operand.realize() for operand in operands]
+    kinds = {type(operand) for operand in operands}
+    if FloatVariable not in kinds or not kinds <= {FloatVariable, ConstantVariable}:
+        return None
+    values = [operand.value if type(operand) is FloatVariable else operand.as_python_constant() for operand in operands]
+    try:
+        value = function(*values)
+    except Exception:
+        return None
+    return FloatVariable(value, tx.output, function, operands) if type(value) is float else None
+
+
+def _has_floats(output: Any) -> bool:
+    return any(type(value) is FloatVariable for value in output.unspec_variable_map.values())
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.fx.Proxy) and type(value.node.meta.get("example_value")) is float
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.fx.Proxy) and isinstance(value.node.meta.get("example_value"), torch.Tensor)

@@ -75,25 +75,25 @@ class OpaqueVariable(VariableTracker):
 
     def var_getattr(self, tx: Any, name: str) -> VariableTracker:
         if not callable(getattr(self.value, name, None)):
-            _end_graph(self.kind, f"{type(self.value).__name__}.{name}")
+            end_graph(self.kind, f"{type(self.value).__name__}.{name}")
         return GetAttrVariable(self, name)
 
     def as_proxy(self) -> Any:
         is_number = type(self.value) in _NUMBERS
         if not is_number or isinstance(self.source, LocalSource):  # a local one tends to be another at each call
-            _end_graph(self.kind, f"{type(self.value).__name__} as an argument")
+            end_graph(self.kind, f"{type(self.value).__name__} as an argument")
         install_guard(self.make_guard(GuardBuilder.EQUALS_MATCH))
         return self.value.item()
 
 
 def _ends_the_graph(name: str) -> Callable[..., NoReturn]:
     def method(self: OpaqueVariable, *_: Any, **__: Any) -> NoReturn:
-        _end_graph(self.kind, f"{type(self.value).__name__}: {name}")
+        end_graph(self.kind, f"{type(self.value).__name__}: {name}")
 
     return method
 
 
-def _end_graph(kind: Kind, context: str) -> NoReturn:
+def end_graph(kind: Kind, context: str) -> NoReturn:
     unimplemented(gb_type=kind.name, context=context, explanation=kind.explanation, hints=[])
 
 
@@ -135,7 +135,7 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                _end_graph(NUMPY, getattr(self.value, "__name__", str(self.value)))
+                end_graph(NUMPY, getattr(self.value, "__name__", str(self.value)))
             return original(self, tx, *args, **kwargs)
 
         return call
@@ -144,7 +144,7 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         def method(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
             """None: as if there were no method."""
             if is_ours(tx.output.compiler_fn):
-                _end_graph(NUMPY, "Tensor.__array__")
+                end_graph(NUMPY, "Tensor.__array__")
 
         return method
 
