@@ -178,7 +178,9 @@ class Observer:
             if value is not None:
                 self.recorder.note_returned(value, slot)
         position, expected = len(self.recorder.instructions), self._expected(node, outputs)
-        self._boundary = Boundary(node, position, inputs, slots, expected, tuple(is_stealable))
+        self._boundary = Boundary(
+            node, position, inputs, slots, expected, tuple(is_stealable), is_needed=self.walk.is_needed(node)
+        )
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
         """What results of a node must look like on a later run."""

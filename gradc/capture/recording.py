@@ -99,6 +99,7 @@ class EngineState:
 class Boundary:
     """A node that runs live on every later run, too. ``position`` counts the instructions before it.
 
+    One that is not ``is_needed`` is only asked for: the hooks on its inputs are called, and what they return is its result.
     ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once.
     """
 
@@ -109,6 +110,7 @@ class Boundary:
     expected: tuple[Expected, ...] = ()
     is_stealable: tuple[bool, ...] = ()
     after: EngineState = EngineState()
+    is_needed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,19 @@
 """The way in: every backward pass of torch.autograd comes through here, and is captured and replayed where that is asked for.
 
-    run_backward: what torch gives its engine -> results; NotImplemented: torch's engine has to run this pass
+    run_backward: what torch gives its engine -> results; Eagerly: torch's engine has to run this pass
 
     walk -> key -> find, or prove, or record -> replay
 
-What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable``, gradc's own tracing,
-and inside a compiled function what consists of compiled segments alone.
+What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable``, gradc's own tracing, a pass
+that raises since its graph is wrong, and what consists of compiled segments alone: inside a compiled function, or under
+``create_graph``, where each segment is compiled with its derivative.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,10 +35,22 @@ from gradc.torch_private.patches import Patch, Replace
 if TYPE_CHECKING:
     from gradc._C import Recording, Walk
 
+_WRONG = ("root without a history", "input that requires no gradient")
 _UNUSED = (
     "The differentiated Tensor at index {} appears to not have been used in the graph. "
     "Set allow_unused=True if this is the desired behavior."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Eagerly:
+    """Torch's engine has to run a pass. ``note`` is called when it has run it, unless it raised."""
+
+    note: Callable[[], None] = lambda: None
+
+
+class _WrongGraphError(Exception):
+    """A graph that cannot be run at all: torch's engine will say why, in its own words."""
 
 
 def run_backward(
@@ -54,16 +68,21 @@ def run_backward(
         FallbackError: under ``fullgraph=True``, if torch's engine has to run it.
     """
     setting = present()
-    if (setting.only_between_segments and _is_compiled(tensors)) or _is_own_tracing() or _is_tried_out(tensors):
-        return NotImplemented
+    if _is_own_tracing() or _is_tried_out(tensors):
+        return Eagerly()
+    if (setting.only_between_segments or create_graph) and _is_compiled(tensors):
+        return Eagerly()
+    note = functools.partial(fallback, fullgraph=setting.fullgraph)
     try:
         _refuse_where_eager_is_needed(create_graph)
         walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad)
         session = session_of(setting)
         recording = session.recording_for(walk)
     except UnsupportedError as reason:
-        fallback(f"compiled autograd: {reason}", fullgraph=setting.fullgraph)
-        return NotImplemented
+        note(f"compiled autograd: {reason}")
+        return Eagerly()
+    except _WrongGraphError as reason:
+        return Eagerly(functools.partial(note, f"compiled autograd: {reason}"))
     results = record(session, walk) if recording is None else _replay(walk, recording)
     return results if accumulate_grad else _requested(results, allow_unreachable)
 
@@ -73,9 +92,10 @@ def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_gr
     try:
         return native.extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
     except native.extension.Unsupported as error:
-        raise UnsupportedError(str(error)) from error
+        kind = _WrongGraphError if str(error) in _WRONG else UnsupportedError
+        raise kind(str(error)) from error
     except RuntimeError as error:  # a saved tensor was freed, or modified in place: the engine raises where it meets it
-        raise UnsupportedError("saved tensor that cannot be read") from error
+        raise _WrongGraphError("saved tensor that cannot be read") from error
 
 
 def _replay(walk: Walk, recording: Recording) -> Sequence[Any]:
@@ -133,8 +153,12 @@ def _intercepted(original: Any) -> Any:
     def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside_backward():
             native.before_backward_pass_inside_another()
-        results = run_backward(tensors, *args, **kwargs) if present().is_on else NotImplemented
-        return original(tensors, *args, **kwargs) if results is NotImplemented else results
+        results = run_backward(tensors, *args, **kwargs) if present().is_on else Eagerly()
+        if not isinstance(results, Eagerly):
+            return results
+        eager_results = original(tensors, *args, **kwargs)
+        results.note()
+        return eager_results
 
     return entry
 

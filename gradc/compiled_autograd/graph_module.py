@@ -188,11 +188,14 @@ class _Builder:
         """A node that runs live: its hooks before and after it, each called on its own."""
         self.enter(event.node)
         values = [None if slot < 0 else self.own.nodes[slot] for slot in event.inputs]
-        kinds = self.report.hooks.get(event.node, ())
+        kinds = [kind for kind in self.report.hooks.get(event.node, ()) if event.is_needed or kind is HookKind.TENSOR_PRE]
         for kind in kinds:
             if kind.is_before:
                 values[0] = self.hooked(kind, values[0], event.inputs[0])
-        if event.node in self.scopes:
+        results: list[Any]
+        if not event.is_needed:
+            results = values
+        elif event.node in self.scopes:
             results = self.region_results(self.scopes[event.node], values)
         elif event.node in self.report.variables:
             results = self.accumulated(event.node, values[0])

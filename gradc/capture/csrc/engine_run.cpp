@@ -118,7 +118,11 @@ variable_list EngineRun::resume(
     ready_.push_back({walk_.nodes[waiting.node].node->sequence_nr(), waiting.node, std::move(waiting.inputs)});
   }
   results_ = std::move(state.results);
-  send(node, std::move(outputs));
+  if (walk_.nodes[node].is_needed) {
+    send(node, std::move(outputs));
+  } else {
+    keep_results(node, outputs);
+  }
   return loop();
 }
 
@@ -136,13 +140,26 @@ variable_list EngineRun::loop() {
 void EngineRun::evaluate(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   newly_done_.push_back(node);
-  for (const auto& [position, number] : live.captures) {
-    results_[number] = inputs[position];
+  if (live.is_needed) {
+    keep_results(node, inputs);
+    send(node, call(node, std::move(inputs)));
+  } else {
+    keep_results(node, has_hooks(*live.node) ? ask_hooks(node, std::move(inputs)) : inputs);
   }
-  if (!live.is_needed) {
-    return; // asked for, and no hooks: the walk refuses those
+}
+
+// What is asked for of a node that runs is what it is given, before its hooks.
+void EngineRun::keep_results(uint32_t node, const variable_list& values) {
+  for (const auto& [position, number] : walk_.nodes[node].captures) {
+    results_[number] = values[position];
   }
-  send(node, call(node, std::move(inputs)));
+}
+
+variable_list EngineRun::ask_hooks(uint32_t node, variable_list inputs) {
+  if (!observer_) {
+    return call_hooks_alone(*walk_.nodes[node].node, std::move(inputs));
+  }
+  return stand_ins_ ? trace(node, std::move(inputs)) : call_boundary(node, std::move(inputs));
 }
 
 variable_list EngineRun::call(uint32_t node, variable_list inputs) {
@@ -179,10 +196,12 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
-    if (walk_.nodes[node].accumulate && inputs.at(0).defined() && holders_.is_held_once(inputs[0])) {
+    auto& live = walk_.nodes[node];
+    if (live.is_needed && live.accumulate && inputs.at(0).defined() && holders_.is_held_once(inputs[0])) {
       inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
     }
-    outputs = run_and_release(node, std::move(inputs), are_stealable);
+    outputs = live.is_needed ? run_and_release(node, std::move(inputs), are_stealable)
+                             : call_hooks_alone(*live.node, std::move(inputs));
     holders_.note_taken(held, before, outputs);
     outputs = holders_.note_returned(held, std::move(outputs), walk_.request.is_partial);
   }

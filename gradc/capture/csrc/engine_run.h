@@ -51,7 +51,9 @@ class EngineRun {
   void start();
   variable_list loop();
   void evaluate(uint32_t node, variable_list inputs);
+  void keep_results(uint32_t node, const variable_list& values);
   variable_list call(uint32_t node, variable_list inputs);
+  variable_list ask_hooks(uint32_t node, variable_list inputs);
   variable_list call_boundary(uint32_t node, variable_list inputs);
   variable_list run_and_release(uint32_t node, variable_list inputs, std::vector<bool> are_stealable = {});
   variable_list trace(uint32_t node, variable_list inputs);

@@ -82,6 +82,11 @@ c10::intrusive_ptr<Node> current_node() {
   return node;
 }
 
+variable_list call_hooks_alone(Node& node, variable_list inputs) {
+  const Running running_here(node);
+  return call_tensor_pre_hooks(node, std::move(inputs));
+}
+
 // As call_function in torch's engine.cpp.
 variable_list run_node(Node& node, variable_list inputs, bool keep_graph, std::vector<bool> is_owned) {
   const Running is_running(node);
@@ -134,8 +139,10 @@ variable_list inside_engine(Walk& walk, const std::function<variable_list()>& fu
     return function();
   };
   const auto body = c10::make_intrusive<Body>(filled);
+  // A reentrant checkpoint asks whether the pass is for all leaves: one that is for the body alone is not.
+  const torch::autograd::edge_list asked_for = walk.request.is_partial ? edge_list{Edge(body, 0)} : edge_list{};
   torch::autograd::Engine::get_default_engine().execute(
-      {Edge(body, 0)}, {Body::token()}, walk.request.keep_graph, false, true, {});
+      {Edge(body, 0)}, {Body::token()}, walk.request.keep_graph, false, true, asked_for);
   return std::move(body->results);
 }
 

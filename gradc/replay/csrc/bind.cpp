@@ -108,6 +108,7 @@ Boundary make_boundary(const py::handle& object) {
   const Spec source("Boundary", held);
   Boundary boundary;
   boundary.node = source.get<uint32_t>("node");
+  boundary.is_needed = source.get<bool>("is_needed");
   boundary.inputs = source.get<std::vector<Index>>("inputs");
   boundary.is_stealable = source.get<std::vector<bool>>("is_stealable");
   boundary.dying = spec.get<std::vector<Index>>("dying");

@@ -47,6 +47,7 @@ struct Piece {
 
 struct Boundary {
   uint32_t node = 0;
+  bool is_needed = true; // false: its hooks alone are called, and what they return is asked for
   std::vector<Index> inputs; // -1: undefined
   std::vector<bool> is_stealable; // of each input, whether in eager it is the only tensor on its memory and held once
   std::vector<Index> dying;

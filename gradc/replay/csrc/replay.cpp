@@ -30,6 +30,9 @@ class Replay {
       } else {
         grads_.push_back(nullptr);
       }
+      if (!recording.boundaries.empty() && !live.is_needed && !live.captures.empty() && !has_hooks(*live.node)) {
+        unheard_.push_back(live.node.get());
+      }
     }
     walk.tensors.clear();
   }
@@ -110,11 +113,14 @@ class Replay {
         values_[slot].reset();
       }
     }
+    auto& node = *walk_.nodes[boundary.node].node;
+    if (!boundary.is_needed) {
+      return call_hooks_alone(node, std::move(inputs));
+    }
     auto is_stealable = boundary.is_stealable; // below autograd a view does not hold its base: only the recording tells
     for (size_t i = 0; i < is_stealable.size(); ++i) {
       is_stealable[i] = is_stealable[i] && may_write_over(inputs[i]);
     }
-    auto& node = *walk_.nodes[boundary.node].node;
     auto outputs = run_node(node, std::move(inputs), walk_.request.keep_graph, std::move(is_stealable));
     if (!walk_.request.keep_graph) {
       node.release_variables();
@@ -141,6 +147,11 @@ class Replay {
   bool is_as_walked(const Piece& piece) const {
     for (const auto node : piece.nodes) {
       if (has_hooks(*walk_.nodes[node].node)) {
+        return false;
+      }
+    }
+    for (auto* node : unheard_) {
+      if (has_hooks(*node)) {
         return false;
       }
     }
@@ -206,6 +217,7 @@ class Replay {
   const Numbers symbols_;
   std::vector<uint32_t> versions_;
   std::vector<const c10::TensorImpl*> grads_;
+  std::vector<Node*> unheard_; // only asked for, and so in no piece; without hooks so far
 };
 
 } // namespace

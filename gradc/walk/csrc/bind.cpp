@@ -114,7 +114,14 @@ std::vector<int64_t> node_sizes(const Walk& walk, size_t node) {
 // Where, in the walk's numbers, the sizes stand that each result of a node must have: -1 for a result that nobody reads.
 std::vector<int64_t> target_numbers(const Walk& walk, size_t node) {
   std::vector<int64_t> positions;
-  for (const auto& edge : walk.nodes.at(node).node->next_edges()) {
+  const auto& live = walk.nodes.at(node);
+  for (uint32_t i = 0; !live.is_needed && i < live.node->num_inputs(); ++i) { // its result is what it is given
+    positions.push_back(static_cast<int64_t>(input_numbers(walk, Edge(live.node, i))));
+  }
+  if (!live.is_needed) {
+    return positions;
+  }
+  for (const auto& edge : live.node->next_edges()) {
     positions.push_back(edge.is_valid() ? static_cast<int64_t>(input_numbers(walk, edge)) : -1);
   }
   return positions;
@@ -205,6 +212,7 @@ void bind_walk(py::module_& module) {
         return c10::demangle(typeid(live).name());
       })
       .def("is_opaque", [](const Walk& walk, size_t node) { return walk.nodes.at(node).is_opaque; })
+      .def("is_needed", [](const Walk& walk, size_t node) { return walk.nodes.at(node).is_needed; })
       .def("is_leaf", [](const Walk& walk, size_t node) { return walk.nodes.at(node).accumulate != nullptr; })
       .def("key_of", [](const Walk& walk, size_t node) {
         return to_bytes(walk.key, walk.nodes.at(node).begin, walk.nodes.at(node).end);

@@ -239,9 +239,6 @@ void Walk::find_needed() {
     if (request.accumulates) {
       nodes[index].is_needed = true;
     } else {
-      if (has_hooks(*edge.function)) {
-        throw Unsupported("hook on what autograd.grad is asked for");
-      }
       nodes[index].captures.emplace_back(edge.input_nr, number);
     }
   }
@@ -277,9 +274,6 @@ void Walk::add_node(LiveNode& live) {
   const auto kind = kind_of(node);
   if (node.num_inputs() + node.num_outputs() > max_edges) {
     throw Unsupported("node with thousands of edges"); // the length of compiled_args's key is a 16-bit number
-  }
-  if (request.is_partial && live.is_run() && kind == Kind::python) {
-    throw Unsupported("autograd.Function under inputs="); // it may ask whether a checkpoint is valid
   }
   append(key, &typeid(node)); // one address for each type in a process
   append(key, live.is_needed);
