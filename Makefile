@@ -5,13 +5,14 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check sweep fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world clean
+.PHONY: help venv demo test check sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
+	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
@@ -51,6 +52,9 @@ check: venv
 sweep: venv
 	$(BIN)/python -m tests.sweep all
 	$(BIN)/python -m tests.architectures
+
+peers: venv
+	$(BIN)/python -m tests.peers
 
 PROGRAMS ?= 200
 SEED     ?= 0

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from gradc.ambient import modes_kept_on_error, unsupported_mode
+from gradc.analysis.facts import Facts
 from gradc.errors import UnsupportedError
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
@@ -47,8 +48,10 @@ class Backend:
         compiled, options = modes_kept_on_error()(graph.forward), self.compile_options
         try:
             lifted, floats = lift_floats(graph)
-            region = compile_region(lifted, floats.without([*attributes, *inputs]), options, floats.symbols)
-            compiled = _guarded(region, floats, graph, compiled, options)
+            taken = floats.without([*attributes, *inputs])
+            region = compile_region(lifted, taken, options, floats.symbols)
+            writes_inference = _writes_into_inference_tensors(region, taken)
+            compiled = _guarded(region, floats, graph, compiled, options, writes_inference)
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -81,13 +84,21 @@ def _told(tell: Callable[[], None], eagerly: Callable[..., Any]) -> Callable[...
 
 
 def _guarded(
-    region: Region, floats: FloatInputs, graph: torch.fx.GraphModule, eagerly: Callable[..., Any], options: CompileOptions
+    region: Region,
+    floats: FloatInputs,
+    graph: torch.fx.GraphModule,
+    eagerly: Callable[..., Any],
+    options: CompileOptions,
+    writes_inference: bool,
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve."""
 
     def call(*inputs: Any) -> Any:
         given = floats(inputs)
-        if reason := unsupported_mode() or _what_is_unusual(inputs) or _what_inner_gradients_miss(region, inputs):
+        reason = unsupported_mode() or _what_is_unusual(inputs) or _what_inner_gradients_miss(region, inputs)
+        if not reason and writes_inference and not torch.is_inference_mode_enabled():
+            reason = "write into an inference tensor"
+        if reason:
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         if given is None:
@@ -99,7 +110,14 @@ def _guarded(
         return eagerly(*inputs)
 
     slow = torch.compiler.disable(call)
-    return slow if floats.leaves else region.guarded(slow)
+    return slow if floats.leaves or writes_inference else region.guarded(slow)
+
+
+def _writes_into_inference_tensors(region: Region, inputs: Sequence[Any]) -> bool:
+    """Outside of inference mode eager forbids it; a Program would write all the same, below autograd."""
+    pairs = zip(region.tape.primals, inputs)
+    written = [p.fake for p, value in pairs if p.fake is not None and value.is_inference()]
+    return any(Facts(region.tape).writes_into(fake) for fake in written)
 
 
 def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:

@@ -57,6 +57,7 @@ def patches() -> Patches:
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.keep_what_gradc_compiled(is_ours),
+            dynamo.leave_broken_autocast_blocks_to_python(is_ours),
             dynamo.take_changing_floats(is_ours, takes_floats),
             dynamo.leave_closed(is_ours),
             dynamo.let_python_choose(is_ours),

@@ -5,6 +5,7 @@
 What other backends compile is as without gradc: each replacement asks ``is_ours`` first, or whether Dynamo compiles for gradc.
 """
 
+from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_autocast_blocks_to_python
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
@@ -46,6 +47,7 @@ __all__ = [
     "keep_ops_whole",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
+    "leave_broken_autocast_blocks_to_python",
     "leave_closed",
     "leave_kernels_alone",
     "leave_out_unused_work",

@@ -1,0 +1,61 @@
+"""Graph breaks inside ``with torch.autocast(...)``, where Dynamo would leave the block and enter it again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables.ctx_manager import AutocastModeVariable
+
+from gradc.torch_private.modes import autocast_nesting
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+
+def leave_broken_autocast_blocks_to_python(is_ours: IsOurs) -> Patch:
+    """Do not compile a function that opens autocast and breaks its graph inside: its own calls are compiled one by one.
+
+    Whoever leaves the outermost block drops the copies of weights that autocast keeps. Eager makes one copy for both sides of
+    the break, and adds up the gradients of the two in its type; Dynamo makes two.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
+            if reason.graph_break and is_ours(self.compiler_fn) and _drops_casts(tx):
+                unimplemented(
+                    gb_type="gradc: graph break under autocast",
+                    context=reason.reason,
+                    explanation=f"autocast keeps copies of weights until its block ends; in it: {_kind(reason)}.",
+                    hints=["Open autocast around the compiled function."],
+                )
+            return original(self, tx, reason, *args, **kwargs)
+
+        return compile_subgraph
+
+    return Patch(
+        "leave_broken_autocast_blocks_to_python",
+        "At a graph break Dynamo leaves autocast and enters it again: weights are cast anew, and gradients rounded otherwise.",
+        (Replace(OutputGraph, "compile_subgraph", make),),
+    )
+
+
+def _kind(reason: Any) -> str:
+    return str(reason.reason).strip().partition("\n")[0]
+
+
+def _drops_casts(tx: Any) -> bool:
+    """True if a block that keeps copies is open, and none around what is compiled: there they would live on."""
+    blocks = list(_autocast_blocks(tx))
+    return any(is_enabled and keeps is not False for *_, is_enabled, keeps in blocks) and autocast_nesting() <= len(blocks)
+
+
+def _autocast_blocks(tx: Any) -> Iterator[tuple[Any, ...]]:
+    """(device type, dtype, whether enabled, whether copies are kept) of each block that what is compiled has opened."""
+    while tx is not None:
+        for block in tx.block_stack:
+            if isinstance(block.with_context, AutocastModeVariable):
+                yield block.with_context.target_values
+        tx = tx.parent

@@ -1,0 +1,9 @@
+"""All behaviours, from the files that they lie in.
+
+BEHAVIOURS: list of Behaviour
+"""
+
+from tests.peers import engine, functions, hooks, views  # noqa: F401  (each registers its own)
+from tests.peers.registry import BEHAVIOURS, WAYS
+
+__all__ = ["BEHAVIOURS", "WAYS"]
