@@ -28,11 +28,11 @@ class Call:
     number: Number | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Formula:
     """One optimizer's update. ``operands`` begin with "param" and "grad"; those in ``made`` begin as copies of the gradient.
 
-    From step ``first_step`` on it is the one that is asked for, if it ever is.
+    From step ``first_step`` on it is the one that is asked for, if it ever is. The same choices give the same object.
     """
 
     operands: tuple[str, ...]

@@ -10,7 +10,6 @@ that cannot take, torch's own does, counted under ``gradc.counters["optim"]``. S
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import types
@@ -24,87 +23,12 @@ from gradc.errors import ConfigError
 from gradc.journal import count, log
 from gradc.optim import formulas, proof
 from gradc.optim.formulas import Formula, Settings
+from gradc.optim.rules import RULES, Columns, Rule
 from gradc.torch_private.modes import is_any_mode_active
-from gradc.torch_private.optimizers import NAMES, Closure, Step, known_steps, step_of, step_with
+from gradc.torch_private.optimizers import NAMES, Closure, Group, Step, known_steps, step_of, step_with
 
-Columns = dict[str, list[Any]]  # each operand's tensor for each parameter
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NUMBERS_OF_STATE = ("step", "mu_product")
 _FLAGS = ("foreach", "fused", "capturable", "differentiable", "has_complex", "has_sparse_grad", "grad_scale", "found_inf")
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """How one functional optimizer of torch's is called, and which formula its settings ask for.
-
-    ``columns`` names its positional arguments, ``numbers`` the settings that must be plain numbers. Where parameters of one
-    group need different formulas, ``case`` tells them apart: of settings, columns and a parameter's place.
-    """
-
-    columns: tuple[str, ...]
-    numbers: tuple[str, ...]
-    formula: Callable[[Settings, bool], Formula]
-    case: Callable[[Settings, Columns, int], bool] | None = None
-
-
-def _has_no_buffer(settings: Settings, columns: Columns, place: int) -> bool:
-    return settings["momentum"] != 0 and columns["momentum_buffer"][place] is None
-
-
-def _is_rectified(settings: Settings, columns: Columns, place: int) -> bool:
-    return formulas.rho_of_radam(settings, columns["step"][place].item() + 1)[1] > 5.0
-
-
-RULES = {
-    "adam": Rule(
-        ("param", "grad", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"),
-        ("lr", "beta1", "beta2", "weight_decay", "eps"),
-        lambda s, _: formulas.adam(s["amsgrad"], s["maximize"], s["weight_decay"] != 0, s["decoupled_weight_decay"]),
-    ),
-    "nadam": Rule(
-        ("param", "grad", "exp_avg", "exp_avg_sq", "mu_product", "step"),
-        ("lr", "beta1", "beta2", "weight_decay", "momentum_decay", "eps"),
-        lambda s, _: formulas.nadam(s["maximize"], s["weight_decay"] != 0, s["decoupled_weight_decay"]),
-    ),
-    "radam": Rule(
-        ("param", "grad", "exp_avg", "exp_avg_sq", "step"),
-        ("lr", "beta1", "beta2", "weight_decay", "eps"),
-        lambda s, is_rectified: formulas.radam(
-            is_rectified, s["maximize"], s["weight_decay"] != 0, s["decoupled_weight_decay"]
-        ),
-        _is_rectified,
-    ),
-    "sgd": Rule(
-        ("param", "grad", "momentum_buffer"),
-        ("lr", "momentum", "dampening", "weight_decay"),
-        lambda s, is_first: (
-            formulas.first_sgd(s["nesterov"], s["maximize"], s["weight_decay"] != 0)
-            if is_first
-            else formulas.sgd(s["momentum"] != 0, s["nesterov"], s["maximize"], s["weight_decay"] != 0)
-        ),
-        _has_no_buffer,
-    ),
-    "rmsprop": Rule(
-        ("param", "grad", "square_avg", "grad_avg", "momentum_buffer", "step"),
-        ("lr", "alpha", "eps", "weight_decay", "momentum"),
-        lambda s, _: formulas.rmsprop(s["momentum"] > 0, s["centered"], s["maximize"], s["weight_decay"] != 0),
-    ),
-    "adagrad": Rule(
-        ("param", "grad", "state_sum", "step"),
-        ("lr", "weight_decay", "lr_decay", "eps"),
-        lambda s, _: formulas.adagrad(s["maximize"], s["weight_decay"] != 0),
-    ),
-    "adadelta": Rule(
-        ("param", "grad", "square_avg", "acc_delta", "step"),
-        ("lr", "rho", "eps", "weight_decay"),
-        lambda s, _: formulas.adadelta(s["maximize"], s["weight_decay"] != 0),
-    ),
-    "adamax": Rule(
-        ("param", "grad", "exp_avg", "exp_inf", "step"),
-        ("lr", "beta1", "beta2", "eps", "weight_decay"),
-        lambda s, _: formulas.adamax(s["maximize"], s["weight_decay"] != 0),
-    ),
-}
 
 
 def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -143,15 +67,30 @@ def native_step_of(
     name = known_steps().get(step)
     if name is None:
         return None
-    return step_with(step, name, functools.partial(update_group, RULES[name], refused), around_closure)
+    rule = RULES[name]
+    arithmetic = functools.partial(update_group, rule, refused)
+    return step_with(step, name, arithmetic, around_closure, _is_observed, rule.is_gathered and native.is_built())
+
+
+def _is_observed() -> bool:
+    """True while a profiler or its like hears of every op."""
+    return not native.is_built() or native.extension.is_observed()
 
 
 def update_group(
     rule: Rule, refused: Callable[[str], None], original: Callable[..., None], *columns: list[Any], **settings: Any
 ) -> None:
-    """Update one parameter group, natively or, where that cannot be, by ``original``, torch's own function."""
+    """Update one parameter group, natively or, where that cannot be, by ``original``, torch's own function.
+
+    A group that torch has not read is updated without: see ``Group``.
+    """
+    if columns[0] and isinstance(group := columns[0][0], Group):
+        columns[0].clear()
+        if _is_updated_unread(rule, original, group, settings):
+            return count("optim", "native steps")
+        settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
-    reason = _unusual_setting(rule, settings) or _unusual_state(named)
+    reason = _unusual_setting(rule, settings) or _unusual_surroundings() or _unusual_tensors(named)
     if reason:
         return _by_torch(reason, refused, original, columns, settings)
     for places, case in _parts(rule, settings, named):
@@ -165,6 +104,24 @@ def update_group(
         if formula.made:
             for made, column in zip(part.values(), columns, strict=True):
                 column[places] = made
+
+
+def _is_updated_unread(rule: Rule, original: Callable[..., None], group: Group, settings: Settings) -> bool:
+    """Update a group as it lies in its optimizer; False, and nothing has happened, if anything about it is unusual."""
+    if _unusual_setting(rule, settings) or _unusual_surroundings():
+        return False
+    formula = rule.formula(settings, False)
+    gathered = native.extension.gather(group.params, group.state, _keys_of_state(rule, formula))
+    update = _prepared(formula)
+    if gathered is None or gathered.why_not(update) or not _is_proven(rule, original, formula, settings, gathered.dtypes()):
+        return False
+    gathered.run(update, [formula.numbers(settings, step) for step in gathered.advance()])
+    return True
+
+
+def _keys_of_state(rule: Rule, formula: Formula) -> list[str]:
+    operands = ["sum" if name == "state_sum" else name for name in formula.operands[2:]]
+    return [*operands, "step"] if "step" in rule.columns else operands
 
 
 def _by_torch(
@@ -194,7 +151,8 @@ def run(formula: Formula, columns: Columns, settings: Settings) -> None:
     if "mu_product" in columns:
         keys = list(zip(counts, _advance_products(settings, columns["mu_product"], counts), strict=True))
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
-    _prepared(formula).run(operands, [numbers[key] for key in keys])
+    places = {key: place for place, key in enumerate(numbers)}
+    _prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys])
     columns.update({name: [tensor.data for tensor in columns[name]] for name in formula.made})  # as new, for their versions
 
 
@@ -223,15 +181,18 @@ def _unusual_setting(rule: Rule, settings: Settings) -> str:
     return next((f"{name} that is no number" for name in rule.numbers if not isinstance(settings[name], (int, float))), "")
 
 
-def _unusual_state(named: Columns) -> str:
+def _unusual_surroundings() -> str:
     if not native.is_built():
         return "no extension"
     if is_any_mode_active():
         return "dispatch or function mode"
     if torch.is_grad_enabled():
         return "gradients of the step itself"
-    is_plain = all(type(tensor) in _PLAIN for column in named.values() for tensor in column if tensor is not None)
-    return "" if is_plain else "tensor subclass"
+    return ""
+
+
+def _unusual_tensors(named: Columns) -> str:
+    return "tensor subclass" if native.extension.has_subclass(list(named.values())) else ""
 
 
 def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
@@ -242,9 +203,14 @@ def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula,
         reason = reason or native.extension.why_not_steps(columns.get(name, []))
     if reason:
         return str(reason)
-    dtypes = {param.dtype for param in columns["param"]}
-    is_proven = all(proof.is_proven(rule.columns, original, formula, run, settings, dtype) for dtype in dtypes)
+    is_proven = _is_proven(rule, original, formula, settings, {param.dtype for param in columns["param"]})
     return "" if is_proven else "other bits than torch's on this machine"
+
+
+def _is_proven(
+    rule: Rule, original: Callable[..., None], formula: Formula, settings: Settings, dtypes: Iterable[torch.dtype]
+) -> bool:
+    return all(proof.is_proven(rule.columns, original, formula, run, settings, dtype) for dtype in dtypes)
 
 
 @functools.cache

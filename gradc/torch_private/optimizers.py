@@ -2,18 +2,24 @@
 
     known_steps: () -> {the step of a class, without hooks: "adam", "sgd", ...: the function of torch.optim that it calls}
     step_of:     optimizer -> the step of its class, without hooks
-    step_with:   (step without hooks, name, arithmetic) -> a step with hooks that calls ``arithmetic`` in that function's place
+    step_with:   (step without hooks, name, arithmetic, ...) -> a step with hooks that calls ``arithmetic`` instead
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _use_grad_for_differentiable,
+)
 
 Step = Callable[..., Any]
 Closure = Callable[[], Any]
@@ -47,11 +53,19 @@ def step_of(optimizer: Optimizer) -> Step:
     return _without_hooks(type(optimizer).step)
 
 
-def step_with(step: Step, name: str, arithmetic: Callable[..., None], around_closure: Callable[[Closure], Closure]) -> Step:
+def step_with(
+    step: Step,
+    name: str,
+    arithmetic: Callable[..., None],
+    around_closure: Callable[[Closure], Closure],
+    is_observed: Callable[[], bool],
+    leaves_groups_unread: bool,
+) -> Step:
     """``step``, with its hooks and checks around, that calls ``arithmetic(original, ...)``.
 
-    A closure is called as what ``around_closure`` makes of it. The function that ``step`` calls is a global of its module: the
-    step is made anew with other globals, and torch's stays.
+    The function that ``step`` calls is a global of its module: the step is made anew with other globals, and torch's stays. A
+    closure is called as what ``around_closure`` makes of it; ``is_observed`` tells whether a profiler is to hear of the step.
+    Where ``leaves_groups_unread``, the arithmetic finds a Group in the list of the parameters, and has to take it out.
     """
     body = _innermost(step)
     namespace = {**body.__globals__, name: functools.partial(arithmetic, body.__globals__[name])}
@@ -59,10 +73,81 @@ def step_with(step: Step, name: str, arithmetic: Callable[..., None], around_clo
 
     @functools.wraps(body)
     def with_closure(self: Any, closure: Closure | None = None) -> Any:
-        return copy(self) if closure is None else copy(self, around_closure(closure))
+        own = _Unread(self, name) if leaves_groups_unread and _is_read_by_torch(self) else self
+        return copy(own) if closure is None else copy(own, around_closure(closure))
 
     del with_closure.__wrapped__
-    return Optimizer.profile_hook_step(_use_grad_for_differentiable(with_closure))
+    return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A parameter group that torch has not read: the lists are empty, but for the first, where it lies itself."""
+
+    optimizer: Any
+    name: str
+    settings: dict[str, Any]
+    lists: tuple[list[Any], ...]
+
+    @property
+    def params(self) -> list[Any]:
+        params: list[Any] = self.settings["params"]
+        return params
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        state: dict[Any, Any] = self.optimizer.state
+        return state
+
+    def read(self) -> dict[str, Any]:
+        """Let torch fill the lists. Returns what it found out about the parameters, by the name of the argument."""
+        found = self.optimizer._init_group(self.settings, *self.lists)
+        return dict(zip(_FOUND.get(self.name, ("has_complex",)), found if isinstance(found, tuple) else (found,), strict=True))
+
+
+_FOUND = {"sgd": ("has_sparse_grad",), "adagrad": ("has_sparse_grad", "has_complex")}
+
+
+class _Unread:
+    """Stands for an optimizer in its own ``step``, which is to leave parameter groups unread."""
+
+    def __init__(self, optimizer: Any, name: str) -> None:
+        self._optimizer, self._name = optimizer, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._optimizer, attribute)
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Any]) -> Any:
+        lists[0].append(Group(self._optimizer, self._name, group, lists))
+        return (False, False) if self._name == "adagrad" else False
+
+
+def _is_read_by_torch(optimizer: Any) -> bool:
+    """True if nobody has put another ``_init_group`` in place of torch's."""
+    return any(vars(kind).get("_init_group") is type(optimizer)._init_group for kind in _OF_CLASS) and (
+        "_init_group" not in vars(optimizer)
+    )
+
+
+def _with_hooks(step: Step, is_observed: Callable[[], bool]) -> Step:
+    """``step`` in torch's layer that runs hooks and names the step for profilers; without it where there are neither."""
+    hooked = Optimizer.profile_hook_step(step)
+
+    @functools.wraps(hooked)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (hooked if _has_hooks(self) or is_observed() else step)(self, *args, **kwargs)
+
+    return call
+
+
+def _has_hooks(optimizer: Any) -> bool:
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or type(optimizer)._optimizer_step_code is not Optimizer._optimizer_step_code
+    )
 
 
 def _without_hooks(function: Any) -> Step:

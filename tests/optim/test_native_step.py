@@ -11,7 +11,7 @@ from torch import nn, optim
 import gradc
 from gradc import native
 from gradc.bits import same_bits
-from gradc.optim import formulas, native_step, proof
+from gradc.optim import formulas, proof, rules
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -317,13 +317,54 @@ def test_inside_a_compiled_training_step():
     assert gradc.counters["optim"] == {"native steps": 4}
 
 
+def test_a_profiler_hears_of_the_step():
+    net, optimizer = train(optim.Adam, True)
+    with torch.profiler.profile() as profile:
+        optimizer.step()
+    assert "Optimizer.step#Adam.step" in {event.key for event in profile.key_averages()}
+
+
+def test_parameters_in_a_tuple_and_state_of_a_kind_of_its_own():
+    """What torch's own loop takes and ours does not."""
+
+    def change(number, optimizer, net):
+        group = optimizer.param_groups[0]
+        group["params"] = (tuple, list)[number % 2](group["params"])
+        if number == 3:
+            state = optimizer.state[net.scale]
+            state["exp_avg"] = nn.Parameter(state["exp_avg"], requires_grad=False)
+
+    assert check(optim.Adam, between=change) == {"native steps": 6}
+
+
+def test_a_subclass_with_its_own_way_of_reading_groups():
+    class Reversed(optim.Adam):
+        def _init_group(self, group, *lists):
+            found = super()._init_group(group, *lists)
+            lists[1][0] = lists[1][0] * 2
+            return found
+
+    assert check(Reversed) == {"native steps": 6}
+
+
+def test_some_parameters_have_no_gradient_yet():
+    """Their state is made at a later step; step counts differ within one group."""
+
+    def thaw(number, optimizer, net):
+        net.scale.requires_grad_(number >= 2)
+        net[0].weight.requires_grad_(number != 4)
+
+    for make in (optim.Adam, lambda params: optim.SGD(params, lr=0.1, momentum=0.9), optim.Adagrad):
+        assert check(make, between=thaw)["native steps"] >= 6
+
+
 @pytest.mark.parametrize("call", [formulas.Call("mul", "param", ("param",), lambda s, step: 0.3 * s["lr"])])
 def test_a_formula_with_other_bits_is_not_used(call, monkeypatch):
     """The proof sees a wrong formula, and the step is then torch's own."""
     wrong = formulas.Formula(("param", "grad"), (call,))
-    sgd = native_step.RULES["sgd"]
-    rule = native_step.Rule(sgd.columns, sgd.numbers, lambda settings, case: wrong)
-    monkeypatch.setitem(native_step.RULES, "sgd", rule)
+    sgd = rules.RULES["sgd"]
+    rule = rules.Rule(sgd.columns, sgd.numbers, lambda settings, case: wrong)
+    monkeypatch.setitem(rules.RULES, "sgd", rule)
     monkeypatch.setattr(proof, "_known", {})
     assert check(lambda params: optim.SGD(params, lr=0.1)) == {"by torch: other bits than torch's on this machine": 6}
 

@@ -1,12 +1,27 @@
 #include "optim/csrc/bind.h"
 
+#include "optim/csrc/gathered.h"
 #include "optim/csrc/update.h"
 
+#include <ATen/record_function.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
 
 namespace py = pybind11;
 
 namespace gradc {
+namespace {
+
+bool has_subclass(const std::vector<py::list>& columns) {
+  const auto is_of_subclass = [](py::handle value) { return !value.is_none() && !THPVariable_CheckExact(value.ptr()); };
+  return std::any_of(columns.begin(), columns.end(), [&](const py::list& column) {
+    return std::any_of(column.begin(), column.end(), is_of_subclass);
+  });
+}
+
+} // namespace
 
 void bind_optim(py::module_& module) {
   py::enum_<UpdateOp>(module, "UpdateOp", "One call of ATen's in an optimizer's formula.")
@@ -32,7 +47,20 @@ void bind_optim(py::module_& module) {
   py::class_<Update>(module, "Update", "An optimizer's formula, run over each parameter in one pass.")
       .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"))
       .def("why_not", &Update::why_not, py::arg("operands"))
-      .def("run", &Update::run, py::arg("operands"), py::arg("numbers"), py::call_guard<py::gil_scoped_release>());
+      .def(
+          "run", &Update::run, py::arg("operands"), py::arg("numbers"), py::arg("number_of"), py::call_guard<py::gil_scoped_release>());
+  py::class_<Gathered>(module, "Gathered", "The tensors of one parameter group that a step works on.")
+      .def("why_not", &Gathered::why_not, py::arg("update"))
+      .def("advance", &Gathered::advance)
+      .def("run", &Gathered::run, py::arg("update"), py::arg("numbers"), py::call_guard<py::gil_scoped_release>())
+      .def("dtypes", &Gathered::dtypes);
+  module.def(
+      "gather", [](const py::object& params, const py::object& state, const std::vector<std::string>& keys) {
+        return Gathered::make(params.ptr(), state.ptr(), keys);
+      },
+      py::arg("params"), py::arg("state"), py::arg("keys"));
+  module.def("has_subclass", &has_subclass, py::arg("columns"), "True if a tensor in one of the lists is of a subclass of torch.Tensor's.");
+  module.def("is_observed", &at::hasCallbacks, "True while a profiler or its like hears of every op of this thread.");
   module.def("advance", &advance, py::arg("steps"));
   module.def("why_not_steps", &why_not_steps, py::arg("steps"));
 }

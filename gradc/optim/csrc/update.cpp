@@ -206,7 +206,9 @@ std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
   return "";
 }
 
-void Update::run(const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers) const {
+void Update::run(
+    const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
+    const std::vector<size_t>& number_of) const {
   for (size_t number = 0; number < operands.at(0).size(); ++number) {
     const auto& parameter = operands[0][number];
     at::Tensor grad = operands[1][number];
@@ -217,7 +219,7 @@ void Update::run(const std::vector<TensorColumn>& operands, const std::vector<st
     for (size_t i = 0; i < num_operands_; ++i) {
       pointers[i] = (i == 1 ? grad : operands[i][number]).data_ptr();
     }
-    const auto& own = numbers.at(number);
+    const auto& own = numbers.at(number_of.at(number));
     const bool is_float = parameter.scalar_type() == at::kFloat;
     const auto range = is_float ? (is_fused_machine() ? &update_range<float, true> : &update_range<float, false>)
                                 : (is_fused_machine() ? &update_range<double, true> : &update_range<double, false>);

@@ -43,8 +43,10 @@ class Update {
   // Why these tensors cannot be updated here, or "". TensorColumn 0 is the parameter, operand 1 its gradient.
   std::string why_not(const std::vector<TensorColumn>& operands) const;
 
-  // Runs the operations for each parameter, with its numbers. `operands` must have passed `why_not`.
-  void run(const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers) const;
+  // Runs the operations for each parameter i, with numbers[number_of[i]]. `operands` must have passed `why_not`.
+  void run(
+      const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
+      const std::vector<size_t>& number_of) const;
 
  private:
   size_t num_operands_, num_scratch_;

@@ -1,0 +1,109 @@
+#include "optim/csrc/gathered.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+namespace gradc {
+namespace {
+
+struct Decref {
+  void operator()(PyObject* object) const { Py_DECREF(object); }
+};
+using Name = std::unique_ptr<PyObject, Decref>;
+
+std::vector<Name> interned(const std::vector<std::string>& keys) {
+  std::vector<Name> names;
+  for (const auto& key : keys) {
+    names.emplace_back(PyUnicode_InternFromString(key.c_str()));
+  }
+  return names;
+}
+
+// Borrowed; null where there is none.
+PyObject* item(PyObject* dict, PyObject* key) {
+  if (!dict || !PyDict_Check(dict)) {
+    return nullptr;
+  }
+  PyObject* found = PyDict_GetItemWithError(dict, key);
+  if (!found && PyErr_Occurred()) {
+    throw python_error();
+  }
+  return found;
+}
+
+bool is_leaf_of_torchs(PyObject* param) {
+  return THPVariable_CheckExact(param) && THPVariable_Unpack(param).is_leaf();
+}
+
+} // namespace
+
+std::unique_ptr<Gathered> Gathered::make(PyObject* params, PyObject* state, const std::vector<std::string>& keys) {
+  if (!PyList_Check(params)) {
+    return nullptr;
+  }
+  const auto names = interned(keys);
+  auto made = std::make_unique<Gathered>();
+  const bool has_steps = !keys.empty() && keys.back() == "step";
+  made->operands_.resize(2 + keys.size() - has_steps);
+  for (Py_ssize_t place = 0; place < PyList_GET_SIZE(params); ++place) {
+    PyObject* param = PyList_GET_ITEM(params, place);
+    if (!is_leaf_of_torchs(param)) {
+      return nullptr;
+    }
+    const auto& grad = THPVariable_Unpack(param).grad();
+    if (!grad.defined()) {
+      continue;
+    }
+    made->operands_[0].push_back(THPVariable_Unpack(param));
+    made->operands_[1].push_back(grad);
+    PyObject* own = names.empty() ? nullptr : item(state, param);
+    for (size_t i = 0; i < names.size(); ++i) {
+      PyObject* value = item(own, names[i].get());
+      if (!value || !THPVariable_CheckExact(value)) {
+        return nullptr;
+      }
+      auto& column = has_steps && i + 1 == names.size() ? made->steps_ : made->operands_[2 + i];
+      column.push_back(THPVariable_Unpack(value));
+    }
+  }
+  return made;
+}
+
+std::string Gathered::why_not(const Update& update) const {
+  const auto reason = update.why_not(operands_);
+  return reason.empty() ? why_not_steps(steps_) : reason;
+}
+
+std::vector<double> Gathered::advance() {
+  number_of_.assign(operands_[0].size(), 0);
+  if (steps_.empty()) {
+    return {0.0};
+  }
+  const auto counts = gradc::advance(steps_);
+  std::vector<double> distinct;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const auto found = std::find(distinct.begin(), distinct.end(), counts[i]);
+    number_of_[i] = found - distinct.begin();
+    if (found == distinct.end()) {
+      distinct.push_back(counts[i]);
+    }
+  }
+  return distinct;
+}
+
+void Gathered::run(const Update& update, const std::vector<std::vector<double>>& numbers) const {
+  update.run(operands_, numbers, number_of_);
+}
+
+std::vector<at::ScalarType> Gathered::dtypes() const {
+  std::vector<at::ScalarType> distinct;
+  for (const auto& param : operands_[0]) {
+    if (std::find(distinct.begin(), distinct.end(), param.scalar_type()) == distinct.end()) {
+      distinct.push_back(param.scalar_type());
+    }
+  }
+  return distinct;
+}
+
+} // namespace gradc

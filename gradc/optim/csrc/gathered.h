@@ -1,0 +1,39 @@
+// The tensors of one parameter group that a step works on, read from an optimizer in one go.
+//
+// torch's `_init_group` makes Python lists of them, which for many small parameters takes longer than the update itself.
+#pragma once
+
+#include "optim/csrc/update.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+struct _object; // PyObject
+
+namespace gradc {
+
+class Gathered {
+ public:
+  // `state` goes from parameter to dict. `keys` name what of the state are operands, and "step" comes last if the update counts
+  // steps. Null for what is not as usual: `params` no list, a subclass, state that is still to be made, a value that is no tensor.
+  static std::unique_ptr<Gathered> make(_object* params, _object* state, const std::vector<std::string>& keys);
+
+  // Why `update` cannot work on these, or "".
+  std::string why_not(const Update& update) const;
+
+  // Counts the steps, and returns the numbers that they have now, each once.
+  std::vector<double> advance();
+
+  // `numbers` belong to what `advance` returned.
+  void run(const Update& update, const std::vector<std::vector<double>>& numbers) const;
+
+  std::vector<at::ScalarType> dtypes() const;
+
+ private:
+  std::vector<TensorColumn> operands_; // param, grad, then the state
+  TensorColumn steps_;
+  std::vector<size_t> number_of_; // for each parameter, which of the numbers are its
+};
+
+} // namespace gradc
