@@ -112,8 +112,8 @@ $(WORLD)/.installed: pyproject.toml $(STAMP)
 	@touch $@
 
 world: $(WORLD)/.installed
-	PYTHONPATH=. $(WORLD)/bin/python -m tests.world $(if $(CASES),--only $(CASES))
-	PYTHONPATH=. $(WORLD)/bin/python -m pytest -q tests/world
+	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m tests.world $(if $(CASES),--only $(CASES))
+	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m pytest -q tests/world
 
 clean:
 	rm -rf .venv .venv-world build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

@@ -21,9 +21,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTAL
 MARK = "======== next block"
 
 
-def printed(page: str) -> list[str]:
-    """What each Python block of the page prints, run in one fresh process."""
-    program = f"print({MARK!r})\n".join(code for code, _ in BLOCK.findall(page))
+def printed(page: str, prelude: str = "") -> list[str]:
+    """What each Python block of the page prints, run in one fresh process, behind ``prelude``."""
+    program = prelude + f"print({MARK!r})\n".join(code for code, _ in BLOCK.findall(page))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("GRADC_", "TORCH_LOGS"))}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "head.py").write_text(program)
@@ -50,7 +50,8 @@ def test_the_tree_of_the_architecture_is_the_list_of_the_guard():
 
 def test_links_lead_somewhere():
     for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
@@ -65,8 +66,8 @@ def note_names(path: Path) -> list[str]:
     return re.findall(r"Note \[([^\]]+)\]", path.read_text())
 
 
-def rewrite(page: Path) -> None:
-    texts = iter(printed(page.read_text()))
+def rewrite(page: Path, prelude: str = "") -> None:
+    texts = iter(printed(page.read_text(), prelude))
 
     def block(match: re.Match[str]) -> str:
         text = next(texts)

@@ -13,8 +13,7 @@ import numpy
 import torch
 
 from tests.architectures.models import Architecture
-from tests.compilers import DYNAMO, Compiler
-from tests.observe import differences
+from tests.compilers import Compiler
 from tests.oracle import Report, compare
 
 NUM_STEPS = 3
@@ -24,9 +23,8 @@ NUM_STEPS = 3
 class Verdict:
     """What became of one architecture.
 
-    ``status``: bitwise; differs; raises; where Dynamo's own ``backend="eager"`` differs from eager: "as Dynamo" if it is
-    bitwise that, else "Dynamo differs". ``fallbacks``: what
-    gradc ran eagerly: reason -> how often. ``detail``: the first of ``num_differences``.
+    ``status``: bitwise; differs; raises. ``fallbacks``: what gradc ran eagerly: reason -> how often. ``detail``: the first of
+    ``num_differences``.
     """
 
     name: str
@@ -43,13 +41,13 @@ class Verdict:
 def judge(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> Verdict:
     """Compare three AdamW steps of ``architecture`` with eager's. ``is_autocast``: bf16 around the forward only."""
     report = train(architecture, compiler, is_autocast)
-    status = _status(architecture, compiler, is_autocast, report)
+    assert report.eager.error is None, f"{architecture.name} does not train in eager: {report.eager.error}"
     return Verdict(
         architecture.name,
         architecture.kind,
         "bf16 autocast" if is_autocast else "float32",
         compiler.name,
-        status,
+        _status(report),
         report.num_graphs,
         report.fallbacks,
         len(report.differences),
@@ -81,11 +79,7 @@ def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
     return None if grad is None else torch.empty_like(grad).copy_(grad)
 
 
-def _status(architecture: Architecture, compiler: Compiler, is_autocast: bool, report: Report) -> str:
-    assert report.eager.error is None, f"{architecture.name} does not train in eager: {report.eager.error}"
+def _status(report: Report) -> str:
     if not report.differences:
         return "bitwise"
-    dynamo = train(architecture, DYNAMO, is_autocast)
-    if dynamo.differences:
-        return "as Dynamo" if not differences(dynamo.compiled, report.compiled) else "Dynamo differs"
     return "raises" if report.compiled.error is not None else "differs"

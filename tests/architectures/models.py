@@ -185,7 +185,7 @@ ARCHITECTURES = (
         _audio_class,
     ),
     Architecture(
-        "Wav2Vec2 with SpecAugment",  # draws its masks from numpy, which Dynamo traces with a generator of its own
+        "Wav2Vec2 with SpecAugment",  # draws its masks from NumPy's generator
         "speech",
         _made("Wav2Vec2Config", "Wav2Vec2ForSequenceClassification", mask_time_length=2, **_WAV2VEC2, **_TEXT),
         _audio_class,
