@@ -92,10 +92,27 @@ def _laid_out(op: Any, fake: torch.Tensor, wanted: Layout) -> torch.Tensor:
     if _hint(fake.size()) != size or _hint(fake.stride()) == stride:
         return fake
     if any(isinstance(number, torch.SymInt) for number in (*fake.size(), *fake.stride())):
-        raise UnsupportedError("symbolic sizes of a tensor that its kernel lays out otherwise", str(op))
+        stride = _symbolic_stride(fake, stride)
+        if not stride:
+            raise UnsupportedError("symbolic sizes of a tensor that its kernel lays out otherwise", str(op))
     if any(result.alias_info is not None for result in op._schema.returns):  # a view, or the argument itself
-        return fake.as_strided(size, stride, fake.storage_offset())
-    return torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
+        return fake.as_strided(fake.size(), stride, fake.storage_offset())
+    return torch.empty_strided(fake.size(), stride, dtype=fake.dtype, device=fake.device)
+
+
+def _symbolic_stride(fake: torch.Tensor, stride: tuple[int, ...]) -> tuple[Any, ...]:
+    """``fake``'s strides, those of dimensions of size 1 as in ``stride``, as products of sizes; () if others differ.
+
+    Such a dimension stands among the others, in the order of memory: its stride is that of one, or what lies behind the last.
+    """
+    taken = [d for d in range(fake.dim()) if not (isinstance(fake.size(d), int) and fake.size(d) == 1)]
+    if any(_hint([fake.stride(d)])[0] != stride[d] for d in taken):
+        return ()
+    steps = [1, *(fake.stride(d) for d in taken), *(fake.stride(d) * fake.size(d) for d in taken)]
+    known = {hint: {str(step): step for h, step in zip(_hint(steps), steps) if h == hint} for hint in stride}
+    if any(len(choices) != 1 for choices in known.values()):
+        return ()
+    return tuple(fake.stride(d) if d in taken else next(iter(known[stride[d]].values())) for d in range(fake.dim()))
 
 
 def _is_usual(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:

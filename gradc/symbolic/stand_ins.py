@@ -106,14 +106,24 @@ def returned(walk: Walk, boundary: Boundary, numbers: Numbers) -> tuple[list[tor
 
 
 def _same_order(shape: Values, stride: Values, new_shape: Numbers) -> list[Any]:
-    """Strides for the new sizes: dimensions in the same order in memory, expanded ones still expanded."""
+    """Strides for the new sizes: dimensions in the same order in memory, expanded ones still expanded.
+
+    A stride stays where it need not be a product of sizes: a dimension of size 1 steps nowhere, and that of a slice, whose rows
+    of fixed size lie apart, is the stride of what it is a slice of. If it is another after all, the node's run tells.
+    """
     new: list[Any] = [0] * len(shape)
     extent, new_extent = 1, 1
     for dim in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
         if stride[dim] == 0:
             continue
-        if stride[dim] != extent and shape[dim] != 1:
+        if stride[dim] == extent:
+            new[dim] = new_extent
+        elif shape[dim] == 1:
+            new[dim] = stride[dim]
+            continue
+        elif stride[dim] > extent and isinstance(new_extent, int) and new_extent == extent:
+            new[dim] = extent = new_extent = stride[dim]
+        else:
             raise UnsupportedError("result of a live node that is not dense")
-        new[dim] = new_extent
         extent, new_extent = extent * shape[dim], new_extent * new_shape[dim]
     return new

@@ -44,6 +44,17 @@ def test_draws_are_left_alone():
     check(step, leaf(4, 6))
 
 
+@pytest.mark.parametrize("rows", [2, 4, 5])
+def test_strides_of_dimensions_of_size_1_beside_a_symbolic_size(rows):
+    def step(compile, x, b):
+        product = compile(lambda x, b: x[:, None, None] * b.mT, dynamic=True)(x, b)
+        folded = compile(lambda b: b.mT.view(-1, 1, 4, 1).sin(), dynamic=True)(b)
+        (product.sum() + folded.sum()).backward()
+        return product, folded
+
+    check(step, leaf(rows), leaf(rows, 4, 1))
+
+
 def test_symbolic_sizes_run_eagerly():
     f = gradc.compile(lambda e, x: e.expand(x.shape[1], x.shape[0]) * x.t(), dynamic=True)
     gradc.reset()

@@ -57,8 +57,10 @@ def test_strides_keep_their_order_in_memory() -> None:
     assert _same_order((2, 3), (1, 2), (4, 5)) == [1, 4]
     assert _same_order((2, 3), (3, 1), (4, 5)) == [5, 1]
     assert _same_order((2, 3), (0, 1), (4, 5)) == [0, 1]  # expanded
+    assert _same_order((1, 8), (1, 1), (1, 8)) == [1, 1]  # a transposed column
+    assert _same_order((5, 8), (24, 1), (7, 8)) == [24, 1]  # a third of the columns
     with pytest.raises(UnsupportedError, match="not dense"):
-        _same_order((2, 3), (6, 2), (4, 5))
+        _same_order((2, 3), (9, 1), (2, 5))  # rows apart by what was 9 when they had 3 columns
 
 
 def test_what_a_live_node_returns_has_the_sizes_that_are_wanted() -> None:
