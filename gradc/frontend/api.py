@@ -28,7 +28,7 @@ from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
-from gradc.torch_private.dynamo import backend_of, is_compiled
+from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 
 _OPTIONS = ("compare_with_eager", "compile_seconds")  # settings of gradc.config, for one call
 
@@ -86,9 +86,8 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         return as_compiled(target, Calls(call, _by_dynamo(forward, options, budget), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, budget, has_backward)
-    if not has_backward:
-        return compiled
-    return _as_function(faster_of(_capturing(compiled, options.fullgraph), target, name, budget, options), target)
+    call = faster_of(_capturing(compiled, options.fullgraph) if has_backward else compiled, target, name, budget, options)
+    return _as_function(call, target) if has_backward else _as_compiled(call, compiled)
 
 
 def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backward: bool = False) -> Any:
@@ -146,6 +145,15 @@ def _capturing(compiled: Callable[..., Any], fullgraph: bool) -> Callable[..., A
             return compiled(*args, **kwargs)
 
     return call
+
+
+def _as_compiled(call: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` in place of ``compiled``, which is a function; so Dynamo looks through it, too."""
+    if call is compiled:
+        return compiled
+    function: Callable[..., Any] = in_place_of(compiled, call)
+    function.__dict__["_gradc_call"] = call
+    return function
 
 
 def _as_function(call: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,6 +50,8 @@ class Budget:
         name: the user's, of what is compiled.
         spent: seconds so far.
         num_functions: how many functions of Python they went into.
+        num_calls: how many calls of torch's their graphs hold.
+        num_refused: how many calls found nothing left.
     """
 
     def __init__(self, seconds: float | None, name: str, clock: Clock = CLOCK) -> None:
@@ -58,7 +60,7 @@ class Budget:
 
     def refill(self) -> None:
         """As at the beginning."""
-        self.spent, self.num_functions, self._is_told = 0.0, 0, False
+        self.spent, self.num_functions, self.num_calls, self.num_refused, self._is_told = 0.0, 0, 0, 0, False
         self._left, self._seen = self._seconds or 0.0, self._clock.passed()
         self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
 
@@ -90,8 +92,10 @@ class Budget:
 
     def refuse(self, code: types.CodeType) -> None:
         """Count a call of ``code``, which runs eagerly since nothing is left."""
+        self.num_refused += 1
         if code not in self._tellers:
-            detail = f"{self.name} has taken {self.spent:.1f} s to compile (functions: {self.num_functions})"
+            numbers = f"(functions: {self.num_functions}, calls in their graphs: {self.num_calls})"
+            detail = f"{self.name} has taken {self.spent:.1f} s to compile {numbers}"
             where = f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}"
             self._tellers[code] = counter_of(Uncompiled(False, "compile budget", detail, where, _ADVICE))
         self._tellers[code]()

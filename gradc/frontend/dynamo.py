@@ -23,7 +23,7 @@ from gradc.errors import UnsupportedError
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
-from gradc.frontend.graph import first_line, lift_attributes
+from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.patches import patches
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -44,6 +44,7 @@ class Backend:
         """Compile one graph; the eager graph itself where that is not possible, each call counted under ``fallbacks``."""
         patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
+        self.budget.num_calls += num_calls(graph)
         graph, attributes = lift_attributes(graph)
         compiled, options = modes_kept_on_error()(graph.forward), self.compile_options
         try:

@@ -51,6 +51,10 @@ def lift_attributes(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, 
     return torch.fx.GraphModule(graph, nodes), attributes
 
 
+def num_calls(graph: torch.fx.GraphModule) -> int:
+    return sum(node.op.startswith("call_") for node in graph.graph.nodes)
+
+
 def placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return list(graph.graph.find_nodes(op="placeholder"))
 

@@ -108,7 +108,9 @@ class Faster:
         return arm
 
     def _is_settled(self) -> bool:
-        num_compiled = counters["stats"]["unique_graphs"] + counters["aot"]["backward_compiles"] + self._budget.num_functions
+        """True once nothing is compiled any more, nor waits for its budget; or after so many calls that it may never be."""
+        budget, num_regions = self._budget, counters["stats"]["unique_graphs"] + counters["aot"]["backward_compiles"]
+        num_compiled = num_regions + budget.num_functions + budget.num_refused
         self._num_quiet = self._num_quiet + 1 if num_compiled == self._num_compiled else 0
         self._num_compiled, self._num_calls = num_compiled, self._num_calls + 1
         return self._num_quiet >= _QUIET_CALLS or self._num_calls >= _MOST_CALLS

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._guards import TracingContext
+
+_STANDS_FOR = "_gradc_stands_for"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +60,20 @@ def is_compiled(target: Any) -> bool:
     return is_itself and not getattr(target, "_torchdynamo_disable", False)
 
 
+def in_place_of(compiled: Any, call: Callable[..., Any]) -> Any:
+    """A function that calls ``call``, and passes for ``compiled``, which torch.compile returned, wherever that is looked at."""
+
+    @functools.wraps(compiled)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    function.__dict__ |= {"_torchdynamo_wrapper_id": id(function), _STANDS_FOR: compiled}
+    return function
+
+
 def backend_of(compiled: Any) -> Any:
     """The backend of what torch.compile returned, in Dynamo's wrappers."""
+    compiled = getattr(compiled, _STANDS_FOR, compiled)
     if isinstance(compiled, torch._dynamo.OptimizedModule):
         return compiled.dynamo_ctx.callback
     return inspect.getclosurevars(compiled).nonlocals.get("callback")

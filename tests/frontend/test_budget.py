@@ -130,7 +130,7 @@ def test_what_is_refused_is_named_with_advice(hands: Hands) -> None:
     with listening() as events:
         compiled(torch.randn(2, 3))
     [found] = [event.what for event in events if isinstance(event.what, Uncompiled) and event.what.kind == "compile budget"]
-    assert found.detail == "Breaking has taken 1.0 s to compile (functions: 1)"
+    assert found.detail == "Breaking has taken 1.0 s to compile (functions: 1, calls in their graphs: 2)"
     assert "test_budget.py" in found.where and "compile_seconds" in found.advice
 
 

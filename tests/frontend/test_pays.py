@@ -301,3 +301,30 @@ def test_values_that_are_none(value: object) -> None:
         gradc.compile(small(), options={"compare_with_eager": value})
     with pytest.raises(ConfigError, match="compare_with_eager"), contextlib.ExitStack() as stack:
         stack.enter_context(gradc.config.patch(compare_with_eager=value))
+
+
+def test_a_function_passes_for_what_was_compiled_wherever_that_is_looked_at(hands: Hands) -> None:
+    def plain(x: Tensor, times: int = 2) -> Tensor:
+        """Some words."""
+        return (x * times).sin()
+
+    function, x = gradc.compile(plain, options=COMPARED), torch.randn(3, requires_grad=True)
+    for _ in range(120):
+        before = num_compared() + num_counted()
+        assert same_bits(function(x, times=3), plain(x, 3))
+        hands.now += FAST if num_compared() + num_counted() > before else SLOW
+    assert num_counted() > 20 and (function.__name__, function.__doc__) == ("plain", "Some words.")
+    with pytest.warns(UserWarning, match="compiled by gradc already"):
+        assert torch.compile(function, backend="eager") is function
+    gradc.counters.clear()
+    again = gradc.compile(function, fullgraph=True, options={"compare_with_eager": False})
+    outer = gradc.compile(lambda x: function(x) + 1, fullgraph=True)
+    assert same_bits(again(x), plain(x)) and same_bits(outer(x), plain(x) + 1)
+    assert (num_counted(), num_compared()) == (0, 0)
+
+
+def test_no_trial_while_something_waits_for_its_budget(hands: Hands) -> None:
+    two = Two(hands)
+    for _ in range(100):
+        two.budget.num_refused += 1
+        assert two.call() == [Arm.COMPILED]
