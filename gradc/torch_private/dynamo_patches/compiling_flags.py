@@ -16,7 +16,7 @@ from torch._dynamo import external_utils
 from torch._dynamo.exc import raise_observed_exception
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import CallFunctionNoArgsSource
-from torch._dynamo.variables import VariableTracker
+from torch._dynamo.variables import SkipFunctionVariable, VariableTracker
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch.nn.modules import activation
 
@@ -70,6 +70,17 @@ def answer_as_in_eager(is_ours: IsOurs) -> Patch:
 
         return is_capturing
 
+    def make_skipped(original: Method) -> Method:
+        """Dynamo has a rule for CUDA's question; XPU's is a function that it does not call."""
+
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            is_asked = self.value is torch.xpu.is_current_stream_capturing and is_ours(tx.output.compiler_fn)
+            answer = make_capturing(None)(self, tx) if is_asked else None
+            return original(self, tx, *args, **kwargs) if answer is None else answer
+
+        return call
+
     def make_session(original: Method) -> Method:
         @functools.wraps(original)
         @contextlib.contextmanager
@@ -86,7 +97,7 @@ def answer_as_in_eager(is_ours: IsOurs) -> Patch:
         (
             *(Replace(handlers, question, make) for question in _QUESTIONS),
             Replace(handlers, torch.cuda.is_current_stream_capturing, make_capturing),
-            Replace(handlers, torch.xpu.is_current_stream_capturing, make_capturing),
+            Replace(SkipFunctionVariable, "call_function", make_skipped),
             Replace(torch.compiler, "_compile_session_context", make_session),
         ),
     )
