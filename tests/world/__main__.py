@@ -24,7 +24,7 @@ import tempfile
 
 from tests.world import cases
 from tests.world.harness import table
-from tests.world.harness.run import Result, Verdict
+from tests.world.harness.run import Result, Verdict, without_folders
 from tests.world.harness.torchvision_ops import declare_missing_ops
 from tests.world.harness.training import DOCUMENTED_WAYS, WAYS
 
@@ -65,7 +65,7 @@ def in_a_process(case: str, way: str, timeout: float) -> Result:
             result = table.result_of(json.loads(path.read_text()))
         else:
             verdict = Verdict.TIMED_OUT if code is None else Verdict.CRASHED
-            result = Result(verdict, differences=tuple(said.splitlines()[-12:]))
+            result = Result(verdict, differences=tuple(without_folders(said).splitlines()[-12:]))
     _tell(result)
     return result
 

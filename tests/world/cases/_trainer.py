@@ -70,6 +70,7 @@ def by_trainer(way: Way, model: torch.nn.Module, **arguments) -> Training:
             save_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
+            remove_unused_columns=False,  # or it looks at the signature of forward, which torch's wrapper hides
             **arguments,
         ),
         train_dataset=sentences(),

@@ -104,7 +104,7 @@ def run(make: Callable[[Way], Training], way: Way) -> Result:
     return Result(
         Verdict.RAISES if raised else Verdict.DIFFERS if found else Verdict.BITWISE,
         num_differences=len(found),
-        differences=tuple(compiled.trace.splitlines()[-SHOWN:] if raised else found[:SHOWN]),
+        differences=tuple(without_folders(compiled.trace).splitlines()[-SHOWN:] if raised else found[:SHOWN]),
         num_graphs=torch._dynamo.utils.counters["stats"]["unique_graphs"],
         captures=of_gradc["compiled_autograd"]["captures"] if of_gradc else 0,
         uncompiled=dict(of_gradc["uncompiled"]) if of_gradc else _graph_breaks(),
@@ -159,14 +159,18 @@ def _graph_breaks() -> dict[str, int]:
 
 
 def _places(events: list[Event]) -> dict[str, str]:
-    """reason -> detail and line of its first event; no path of this machine."""
+    """reason -> detail and line of its first event, as far as it tells where."""
     found: dict[str, str] = {}
     for what in (event.what for event in events):
         if isinstance(what, Fallback | Uncompiled):
-            found.setdefault(
-                what.kind, re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/|python3)", "", f"{what.detail} at {what.where}")
-            )
+            place = " ".join(f"{what.detail} at {what.where}".split())
+            found.setdefault(what.kind, without_folders(place)[-300:])
     return found
+
+
+def without_folders(text: str) -> str:
+    """No path and no address of this machine: what is written is kept."""
+    return re.sub(r" at 0x\w+", "", re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/|python3)", "", text))
 
 
 def _ratio(eager: Training | None, compiled: Training | None, way: Way) -> float | None:
