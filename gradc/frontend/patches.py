@@ -69,6 +69,7 @@ def patches() -> Patches:
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.set_process_state_eagerly(is_ours),
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
+            dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),

@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.ops import CERTAIN_LAYOUT, is_random
+from gradc.ir.ops import ALL_APART, CERTAIN_LAYOUT, NO_ZEROS, is_random
 from gradc.ir.values import Sym, TensorMeta, leaves, map_leaves
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.modes import without_dispatch_modes
@@ -52,15 +52,28 @@ def corrected(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
     Raises:
         UnsupportedError: if strides of symbolic sizes would have to be corrected.
     """
+    result = _apart(result) if op in ALL_APART else result
     made = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
     given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, torch.Tensor)]
-    if op in CERTAIN_LAYOUT or not _is_in_doubt(op, given, made):
+    if op in CERTAIN_LAYOUT or op in NO_ZEROS or not _is_in_doubt(op, given, made):
         return result
     layouts = _ask(op, _frozen(args), _frozen(kwargs))
     if layouts is None or len(layouts) != len(made):
         return result
     wanted = iter(layouts)
     return map_leaves(lambda leaf: _laid_out(op, leaf, next(wanted)) if isinstance(leaf, torch.Tensor) else leaf, result)
+
+
+def _apart(results: Any) -> Any:
+    """With a tensor of its own for each result."""
+    before: set[int] = set()
+
+    def one(leaf: Any) -> Any:
+        is_first = id(leaf) not in before
+        before.add(id(leaf))
+        return leaf if is_first else torch.empty_like(leaf)
+
+    return map_leaves(one, results)
 
 
 def _is_in_doubt(op: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:

@@ -15,6 +15,7 @@ import gradc
 from gradc.bits import same_bits
 from gradc.journal import listening
 from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.dynamo_patches import recurrences
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.inner, self.outer = nn.LSTM(4, 5), nn.Linear(5, 2)
+        self.inner, self.outer = nn.GRU(4, 5, num_layers=22), nn.Linear(5, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(self.inner(x)[0]).sin()
@@ -69,7 +70,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[[Tensor], Any]], str]] = {
     "branch": (lambda: gradc.compile(branches), "Data-dependent branching"),
     "print": (lambda: gradc.compile(prints), "Failed to trace builtin operator"),
     "generator": (lambda: lambda x, run=gradc.compile(generates): list(run(x)), "Attempt to trace generator"),
-    "recurrent": (lambda: gradc.compile(Recurrent()), "Attempted to wrap RNN, GRU, or LSTM"),
+    "recurrent": (lambda: gradc.compile(Recurrent()), "gradc: recurrence of many steps"),
     "sparse": (lambda: lambda x, run=gradc.compile(doubled): run(x.to_sparse_csr()), "Attempted to wrap sparse Tensor"),
     "vmap": (lambda: transformed(torch.func.vmap), "Unsupported functorch tracing attempt"),
     "grad": (lambda: transformed(torch.func.grad), "Unsupported functorch tracing attempt"),
@@ -165,14 +166,16 @@ def test_fullgraph_of_a_whole_step_raises_where_a_graph_breaks_but_at_backward()
         run(x, True)
 
 
-def test_a_reset_gives_a_function_another_chance() -> None:
-    module, x = nn.LSTM(4, 5), torch.randn(3, 4, 4)
+def test_a_reset_gives_a_function_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = nn.GRU(4, 5), torch.randn(3, 4, 4)
     run = gradc.compile(module)
-    run(x)
-    torch.compiler.reset()
-    with torch._dynamo.config.patch(allow_rnn=True):
+    with monkeypatch.context() as patched:
+        patched.setattr(recurrences, "_MAX_STEPS", 0)
         run(x)
-    assert gradc.counters["uncompiled"].total() == 1 and gradc.counters["stats"]["unique_graphs"] == 1
+        run(x)
+    torch.compiler.reset()
+    run(x)
+    assert gradc.counters["uncompiled"] == {"gradc: recurrence of many steps": 2}
 
 
 def test_a_function_without_ops_is_nothing_uncompiled() -> None:

@@ -25,6 +25,7 @@ from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optim
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
+from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
@@ -65,6 +66,7 @@ __all__ = [
     "tell_graph_breaks",
     "tell_skipped_frames",
     "trace_inner_gradients",
+    "trace_short_recurrences",
     "unpack_whole_tensors",
     "warn_at_each_call",
     "warn_of_nothing",

@@ -13,9 +13,7 @@ from torch._dynamo.variables.builder import VariableBuilder
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
-def look_through_compiled_modules(
-    is_ours: IsOurs, module_of: Callable[[Any], Any], is_forward: Callable[[Any], bool]
-) -> Patch:
+def look_through_compiled_modules(is_ours: IsOurs, module_of: Callable[[Any], Any], is_forward: Callable[[Any], bool]) -> Patch:
     """Trace the module that a compiled module stands for; ``module_of`` has it, as its attribute ``_orig_mod``.
 
     Libraries also wrap ``forward`` of a compiled module and set that in its place, as accelerate does for autocast: then the

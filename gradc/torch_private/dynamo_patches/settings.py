@@ -15,12 +15,13 @@ from torch._dynamo.convert_frame import ConvertFrameAssert
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
-# tensor is looked at there and then.
+# tensor is looked at there and then; recurrent modules are traced.
 _OUR_SETTINGS = {
     "skip_nnmodule_hook_guards": False,
     "record_runtime_overhead": False,
     "trace_numpy": False,
     "rewrite_assert_with_torch_assert": False,
+    "allow_rnn": True,
 }
 
 
