@@ -69,6 +69,10 @@ class Config:
             are the same bit for bit. Eager must be faster by a tenth; it is then counted, call by call, as
             ``counters["uncompiled"]["slower than eager"]``. Not under ``fullgraph=True``, nor with another backend.
             The value in force at ``gradc.compile`` stays, and ``options={"compare_with_eager": ...}`` is one for that call.
+        verify: how many calls of each compiled function or module, its backward included, run beside in eager, on copies, and
+            are compared bit for bit (default 0; also ``GRADC_VERIFY_CALLS=n``): the first ones, and as many whenever something
+            is compiled anew. What is not eager's is told and runs eagerly from then on. As it is at ``gradc.compile``, or
+            ``options={"verify": n}``.
         compiled_autograd: capture every backward pass of the process (also ``GRADC_COMPILED_AUTOGRAD=1``).
     """
 
@@ -92,6 +96,11 @@ class Config:
     @property
     def compiled_autograd(self) -> bool:
         return self._value("compiled_autograd")
+
+    @property
+    def verify(self) -> int:
+        value: int = self._value("verify")
+        return value
 
     def _value(self, name: str) -> Any:
         for layer in reversed(self._overrides.stack):
@@ -208,6 +217,23 @@ def seconds_set(variable: str, unset: float) -> float | None:
     raise ConfigError(f"{variable}={text!r} is not a setting. Use a number of seconds above 0, or none.")
 
 
+def _validate_number(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"verify={value!r} is not a setting. Use a number of calls, or 0 for none.")
+
+
+def number_set(variable: str) -> int:
+    """The number that an environment variable gives; unset, 0.
+
+    Raises:
+        ConfigError: if it is no number of 0 or more.
+    """
+    text = os.environ.get(variable) or "0"
+    if not text.isdecimal():
+        raise ConfigError(f"{variable}={text!r} is not a setting. Use a number of calls, or 0 for none.")
+    return int(text)
+
+
 def is_set(variable: str, unset: str = "0") -> bool:
     """Whether an environment variable is 1; unset, it is ``unset``.
 
@@ -225,12 +251,14 @@ DEFAULTS: dict[str, Any] = {
     "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 5.0),
     "compare_with_eager": is_set("GRADC_COMPARE_WITH_EAGER", "1"),
     "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
+    "verify": number_set("GRADC_VERIFY_CALLS"),
 }
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "backward_pass_autocast": _validate_autocast,
     "compile_seconds": _validate_seconds,
     "compare_with_eager": _validator_of_bool("compare_with_eager"),
     "compiled_autograd": _validator_of_bool("compiled_autograd"),
+    "verify": _validate_number,
 }
 
 config = Config()

@@ -31,6 +31,10 @@ class CheckError(GradcError, AssertionError):
     """``gradc.check(...).raise_if_different()`` found a tensor that is not eager's."""
 
 
+class DifferenceWarning(UserWarning):
+    """A verified call (``options={"verify": n}``) was not eager's; the message names what differed, and what follows."""
+
+
 class VersionError(GradcError, ImportError):
     """gradc was built for, or checked against, another version of torch than the one that is imported."""
 

@@ -34,7 +34,8 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
     Groups: ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part; ``uncompiled``: what Dynamo
     gave to no graph, by its reason, once for each call that came there: a graph break, or a function that was not compiled, as
     after the recompile limit (of one function, the first thousand calls). Functions without a tensor or a name of torch in
-    them are in neither. Beside them stats, aot, compiled_autograd, executor.
+    them are in neither. ``verified``: calls and backwards compared in shadow mode, differences, what was left out. Beside them
+    stats, aot, compiled_autograd, executor.
     """
 
     def __init__(self) -> None:
@@ -122,6 +123,20 @@ def listening() -> Iterator[list[Event]]:
         yield events
     finally:
         _listeners[:] = [listener for listener in _listeners if listener is not events]
+
+
+_num_compiled = 0
+
+
+def note_compiled() -> None:
+    """A region, or a backward for a new state, was compiled."""
+    global _num_compiled
+    _num_compiled += 1
+
+
+def num_compiled() -> int:
+    """How much this process has compiled so far; unlike counters, never cleared."""
+    return _num_compiled
 
 
 def count(group: str, name: str, number: int = 1) -> None:

@@ -128,6 +128,12 @@ def test_nonsense_in_a_variable_is_a_clear_error(variable, value):
     assert done.stderr.strip().endswith(f"ConfigError: {variable}='{value}' is not a setting. Use 1 or 0.")
 
 
+def test_a_number_of_calls_by_variable():
+    assert run_python("import gradc; print(gradc.config.verify)", GRADC_VERIFY_CALLS="3").stdout == "3\n"
+    done = run_python("import gradc", GRADC_VERIFY_CALLS="some")
+    assert "GRADC_VERIFY_CALLS='some' is not a setting. Use a number of calls" in done.stderr
+
+
 @pytest.mark.parametrize("value, expected", [("1", True), ("0", False), ("", False)])
 def test_compiled_autograd_by_variable(value, expected):
     assert (

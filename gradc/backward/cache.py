@@ -34,7 +34,7 @@ from gradc.ir.metadata import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.ir.values import TensorMeta
-from gradc.journal import Fallback, count, fallback, log
+from gradc.journal import Fallback, count, fallback, log, note_compiled
 from gradc.nodes.backward_call import BackwardCall
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import RUNS_CPP_OF_OTHERS
@@ -93,6 +93,7 @@ class BackwardCache:
     ) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self.serial = next(_serials)
+        note_compiled()
         self._build_region = build_region
         self._compiled: list[BoundedCache[BackwardKey, _Compiled | Fallback]] = [
             BoundedCache(MAX_COMPILED, tape.lock) for _ in segments
@@ -252,6 +253,7 @@ class BackwardCache:
             refuse_difference(backward.program, self._trace(self._twin.tape, self._twin.segments[segment.number], key).program)
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{print_program(backward.program)}")
         count("aot", "backward_compiles")
+        note_compiled()
         return _Compiled(backward, self.settings.lower(backward.program))
 
     @functools.cached_property

@@ -1,8 +1,8 @@
 """gradc.compile: what a user hands in is checked, given to Dynamo, and wrapped.
 
-    compile: (function | module | optimizer, options) -> the same, compiled
+compile: (function | module | optimizer, options) -> the same, compiled
 
-    user code --Dynamo--> FX graphs --frontend.dynamo.Backend--> frontend.compile.compile_region, for each
+user code --Dynamo--> FX graphs --frontend.dynamo.Backend--> frontend.compile.compile_region, for each
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from gradc import compiled_autograd
 from gradc.backends import lookup_backend
-from gradc.config import validate
+from gradc.config import config, validate
 from gradc.errors import ConfigError
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
@@ -28,9 +28,10 @@ from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import DEFAULT_BACKEND, CompileOptions
+from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 
-_OPTIONS = ("compare_with_eager", "compile_seconds")  # settings of gradc.config, for one call
+_OPTIONS = ("compare_with_eager", "compile_seconds", "verify")  # settings of gradc.config, for one call
 
 
 def compile(
@@ -53,7 +54,7 @@ def compile(
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
         memory_budget: 1.0: save for backward what eager saves.
-        options: ``compile_seconds`` and ``compare_with_eager``: the settings of ``gradc.config``, for this target.
+        options: ``compile_seconds``, ``compare_with_eager``, ``verify``: the settings of ``gradc.config``, for this target.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -82,17 +83,28 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
     budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):
         call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
-        call = faster_of(call, target, name, budget, options)
-        return as_compiled(target, Calls(call, _by_dynamo(forward, options, budget), _compiled, options))
+        call, forward_alone = _judged(call, target, name, budget, options), _by_dynamo(forward, options, budget)
+        return as_compiled(target, Calls(call, _verified(forward_alone, forward, options), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, budget, has_backward)
-    call = faster_of(_capturing(compiled, options.fullgraph) if has_backward else compiled, target, name, budget, options)
+    call = _judged(_capturing(compiled, options.fullgraph) if has_backward else compiled, target, name, budget, options)
     return _as_function(call, target) if has_backward else _as_compiled(call, compiled)
 
 
 def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backward: bool = False) -> Any:
     whole = options.fullgraph and not has_backward  # Dynamo always ends its graph at a backward; compiled autograd runs that
     return torch.compile(target, backend=Backend(options, budget), fullgraph=whole, dynamic=options.dynamic)
+
+
+def _judged(compiled: Any, target: Any, name: str, budget: Budget, options: CompileOptions) -> Any:
+    """``compiled``, whose calls are verified, or else timed: the verified ones are slow."""
+    judged = _verified(compiled, target, options)
+    return faster_of(compiled, target, name, budget, options) if judged is compiled else judged
+
+
+def _verified(compiled: Any, target: Any, options: CompileOptions) -> Any:
+    num_calls: Any = dict(options.options).get("verify", config.verify)
+    return verified(compiled, target, num_calls, options.fullgraph) if num_calls else compiled
 
 
 def _uncompiled(target: Any) -> Any:
@@ -171,9 +183,7 @@ def _as_function(call: Callable[..., Any], target: Callable[..., Any]) -> Callab
 _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
-def _validate(
-    backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None
-) -> None:
+def _validate(backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None) -> None:
     if not isinstance(backend, str):
         raise ConfigError(f"backend={backend!r}: give a name of gradc.list_backends(), or register_backend your own.")
     lookup_backend(backend)

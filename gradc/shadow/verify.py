@@ -1,0 +1,202 @@
+"""Shadow mode: calls of what gradc compiled are run beside in eager, on copies, and compared bit for bit.
+
+    verified: (compiled, target, how many calls) -> compiled, verified
+
+The first calls are verified, and as many again whenever gradc has compiled something anew: for new sizes, another mode, a
+backward in a new state. For such a call
+
+    explore, copy    world.py, copies.py     what the call can come to, and copies of what it may change
+    run eagerly      eagerly.py              the user's own function, on the copies; then all is as it was
+    run compiled                             as ever
+    compare          differences.py          results, what was written and where, generators of random numbers, modes
+    watch            gradients.py            backward, when it runs
+
+On a difference the call's result is eager's, the difference is told and counted, and the callable runs eagerly from then on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc.ambient import unsupported_mode
+from gradc.errors import DifferenceWarning, FallbackError
+from gradc.journal import count, fallback, num_compiled
+from gradc.shadow import process
+from gradc.shadow.differences import differences
+from gradc.shadow.eagerly import Outcome, Run, outcome_of
+from gradc.shadow.gradients import Input, Output, Shadow, watch
+from gradc.shadow.world import UnverifiableError
+from gradc.torch_private.autograd import are_saved_tensors_hooked, is_inside_backward, next_sequence_nr
+from gradc.torch_private.running_twice import gradient_edge
+
+MAX_TOLD = 5
+PATIENCE = 60.0  # seconds for which a thread waits until another one has verified its call
+_one_at_a_time = threading.RLock()
+
+
+class _Local(threading.local):
+    is_verifying = False
+
+
+_local = _Local()
+
+
+def verified(compiled: Callable[..., Any], target: Any, num_calls: int, fullgraph: bool = False) -> Callable[..., Any]:
+    """``compiled``, which was made of ``target``, verified."""
+    return _Verifier(compiled, target, num_calls, fullgraph)
+
+
+@dataclasses.dataclass
+class _Verifier:
+    """``left``: how many calls are still to be verified. ``difference``: what was found, and then it is for eager."""
+
+    compiled: Callable[..., Any]
+    target: Any
+    num_calls: int
+    fullgraph: bool
+    left: int = 0
+    num_compiled: int = -1
+    difference: str = ""
+
+    @property
+    def name(self) -> str:
+        return getattr(self.target, "__qualname__", None) or type(self.target).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.difference:
+            fallback("differed from eager", f"{self.name}: {self.difference}", _place(self.target), fullgraph=self.fullgraph)
+            return self.target(*args, **kwargs)
+        if self.num_compiled != num_compiled():
+            self.num_compiled, self.left = num_compiled(), self.num_calls
+        if self.left == 0 or _local.is_verifying:
+            return self.compiled(*args, **kwargs)
+        self.left -= 1
+        return self._call_verified(args, kwargs)
+
+    def _call_verified(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _one_at_a_time.acquire(timeout=PATIENCE):
+            _leave_out("another thread is busy")
+            return self.compiled(*args, **kwargs)
+        _local.is_verifying = True
+        try:
+            return self._compared(args, kwargs)
+        finally:
+            self.num_compiled = num_compiled()
+            _local.is_verifying = False
+            _one_at_a_time.release()
+
+    def _compared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            _refuse()
+            run = Run(self.target, args, kwargs)
+            edges = _edges(run)
+            eager = run.eagerly()
+        except UnverifiableError as error:
+            _leave_out(str(error))
+            return self.compiled(*args, **kwargs)
+        first_number = next_sequence_nr()
+        compiled = outcome_of(self.compiled, args, kwargs)
+        if isinstance(compiled.error, FallbackError) or (self.fullgraph and compiled.error and not eager.error):
+            raise compiled.error  # asked for
+        try:
+            found = list(self._differences(run, eager, compiled))
+        except UnverifiableError as error:
+            _leave_out(str(error))
+            return compiled.unwrap()
+        count("verified", "calls")
+        run.copies.release_hooks()
+        if found:
+            return self._give_up(found, run, compiled, edges, args, kwargs)
+        if compiled.error is None:
+            self._watch(run, edges, first_number)
+        return compiled.unwrap()
+
+    def _differences(self, run: Run, eager: Outcome, compiled: Outcome) -> Any:
+        if (eager.error is None) != (compiled.error is None) or not isinstance(compiled.error, type(eager.error)):
+            yield f"it {_ending(compiled)}, in eager it {_ending(eager)}"
+        elif eager.error is None:
+            yield from differences(run.values_of_eager, run.values(compiled), run.copies)
+        now = process.settings()
+        for name, value in run.settings_of_eager.items():
+            if name in now and not process.is_same(now[name], value):
+                yield f"{name}: another state than eager's"
+
+    def _watch(self, run: Run, edges: dict[int, Any], first_number: int) -> None:
+        inputs = [
+            Input(name, edges[id(tensor)], gradient_edge(leaf))
+            for name, tensor in run.named_tensors()
+            if id(tensor) in edges and (leaf := run.copies.leaf_of(tensor)) is not None
+        ]
+        known = {given.edge for given in inputs}
+        outputs = [
+            Output((mine.grad_fn, mine.output_nr), theirs)
+            for mine, theirs in run.tensors_that_came_out()
+            if (mine.grad_fn, mine.output_nr) not in known
+        ]
+        if inputs and outputs:
+            watch(outputs, inputs, first_number, Shadow(process.settings, run.again, self._judge_backward, _leave_out))
+
+    def _judge_backward(self, found: list[str]) -> None:
+        self.num_compiled = num_compiled()
+        count("verified", "backwards")
+        if found and not self.difference:
+            self._tell(found, "The gradients of this call are gradc's; it runs eagerly from now on.")
+
+    def _give_up(self, found: list[str], run: Run, compiled: Outcome, edges: dict[int, Any], args: Any, kwargs: Any) -> Any:
+        """Eager's result, where what the compiled call has done can be undone."""
+        can_be_undone = _edges(run) == edges
+        what = "result is eager's" if can_be_undone else "result is gradc's, for it wrote into tensors with a history"
+        self._tell(found, f"This call's {what}; it runs eagerly from now on.")
+        if not can_be_undone:
+            return compiled.unwrap()
+        run.undo()
+        return self.target(*args, **kwargs)
+
+    def _tell(self, found: list[str], consequence: str) -> None:
+        self.difference = found[0]
+        count("verified", "differences")
+        more = [f"  and {len(found) - MAX_TOLD} more"] if len(found) > MAX_TOLD else []
+        lines = [f"gradc: {self.name} does not do what eager does.", *(f"  {text}" for text in found[:MAX_TOLD]), *more]
+        lines += [f"  at {place}"] if (place := _place(self.target)) else []
+        warnings.warn("\n".join([*lines, f"  {consequence}"]), DifferenceWarning, stacklevel=2)
+
+
+def _leave_out(reason: str) -> None:
+    count("verified", f"left out: {reason}")
+
+
+def _refuse() -> None:
+    if reason := unsupported_mode():
+        raise UnverifiableError(reason)
+    if are_saved_tensors_hooked():
+        raise UnverifiableError("saved-tensors hooks")
+    if is_inside_backward():
+        raise UnverifiableError("inside a backward pass")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise UnverifiableError("torch.distributed")
+
+
+def _edges(run: Run) -> dict[int, Any]:
+    """Where the gradient of each tensor that came in goes to."""
+    if torch.is_inference_mode_enabled():
+        return {}
+    return {id(tensor): gradient_edge(tensor) for tensor in run.differentiable()}
+
+
+def _ending(outcome: Outcome) -> str:
+    if outcome.error is None:
+        return "returns"
+    return f"raises {type(outcome.error).__name__}: {outcome.error}".split("\n")[0][:200]
+
+
+def _place(target: Any) -> str:
+    function = type(target).forward if isinstance(target, torch.nn.Module) else target
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code is not None else ""

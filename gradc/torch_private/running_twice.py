@@ -1,0 +1,60 @@
+"""What it takes of torch to run a call twice without a trace: stance, version counters, tensors that are lazy or wrapped."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+
+def nothing_compiled() -> contextlib.AbstractContextManager[Any]:
+    """What torch.compile compiled runs as it was written inside."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def put_back_version(tensor: torch.Tensor, version: int) -> None:
+    """Have the tensor's version counter say ``version`` again."""
+    if tensor._version != version:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def is_in_transform(tensor: torch.Tensor) -> bool:
+    """True for the wrappers of torch.func's transforms."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of what the memory holds, where the tensor is still to be conjugated or negated."""
+    plain = torch.conj(tensor) if tensor.is_conj() else tensor
+    return torch._neg_view(plain) if plain.is_neg() else plain
+
+
+def with_lazy_bits_of(tensor: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    """``plain`` as it reads where it is conjugated or negated as ``tensor`` is."""
+    plain = torch._neg_view(plain) if tensor.is_neg() else plain
+    return torch.conj(plain) if tensor.is_conj() else plain
+
+
+def task_id() -> int:
+    """The number of the backward pass that runs in this thread."""
+    return torch._C._current_graph_task_id()
+
+
+def call_when_backward_ends(function: Any) -> None:
+    """Call ``function`` in the state of the backward pass that is running, once its last node has run."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def will_run(node: Any) -> bool | None:
+    """Whether the running backward pass comes to ``node``; None where torch does not tell (a leaf under autograd.grad)."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        return None
+
+
+def gradient_edge(tensor: torch.Tensor) -> tuple[Any, int]:
+    """The node that a gradient of the tensor goes to, and the number of its input there."""
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr

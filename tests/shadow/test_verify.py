@@ -1,0 +1,263 @@
+"""Verified calls: what shadow mode finds, what it then does, and that nothing can be seen of it else."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradc
+from gradc.backends import lookup_backend
+from gradc.bits import same_bits
+from gradc.errors import DifferenceWarning
+
+VERIFY = {"verify": 1}
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted():
+    gradc.counters.clear()
+    yield
+    gradc.reset()
+
+
+def counted() -> dict[str, int]:
+    return dict(gradc.counters["verified"])
+
+
+def next_number(tensor: Tensor) -> Tensor:
+    return torch.nextafter(tensor, torch.full_like(tensor, 9))
+
+
+def perturbing(name: str, is_backward: bool) -> None:
+    """A backend whose forwards, or backwards, give the next larger numbers."""
+
+    def backend(program: Any) -> Any:
+        run = lookup_backend("eager")(program)
+
+        def perturbed(args: list[Any]) -> list[Any]:
+            is_meant = program.name.startswith("backward") == is_backward
+            return [next_number(result) if is_meant and result is not None else result for result in run(args)]
+
+        return perturbed
+
+    gradc.register_backend(name, backend)
+
+
+def leaves(*shape: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(shape, requires_grad=True), torch.randn(shape, requires_grad=True)
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sin()
+
+
+def test_a_training_step_is_eager_s_and_nothing_is_told():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 2))
+    compiled = gradc.compile(model, options=VERIFY)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        compiled(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert counted() == {"calls": 1, "backwards": 1}
+
+
+def test_a_backend_that_changes_a_bit_of_the_forward_is_found_and_the_result_is_eager_s():
+    perturbing("one_bit_forward", is_backward=False)
+    x, w = leaves(3)
+    compiled = gradc.compile(product, backend="one_bit_forward", options=VERIFY)
+    with pytest.warns(DifferenceWarning, match=r"product does not do what eager does(.|\n)*result: element \[0\](.|\n)*1 ulps"):
+        result = compiled(x, w)
+    assert same_bits(result, product(x, w))
+    result.sum().backward()
+    expected = torch.autograd.grad(product(x, w).sum(), [x, w])
+    assert same_bits([x.grad, w.grad], list(expected))
+
+
+def test_what_differed_runs_eagerly_from_then_on_counted():
+    perturbing("one_bit", is_backward=False)
+    x, w = leaves(3)
+    compiled = gradc.compile(product, backend="one_bit", options=VERIFY)
+    with pytest.warns(DifferenceWarning):
+        compiled(x, w)
+    assert same_bits(compiled(x, w), product(x, w))
+    assert counted() == {"calls": 1, "differences": 1}
+    assert gradc.counters["fallbacks"]["differed from eager"] == 1
+
+
+def test_a_backend_that_changes_a_bit_of_the_backward_is_found():
+    perturbing("one_bit_backward", is_backward=True)
+    x, w = leaves(3)
+    compiled = gradc.compile(product, backend="one_bit_backward", options=VERIFY)
+    with pytest.warns(DifferenceWarning, match=r"gradient of [xw]: element \[0\]"):
+        compiled(x, w).sum().backward()
+    compiled(x, w)
+    assert gradc.counters["fallbacks"]["differed from eager"] == 1
+
+
+def test_a_gradient_for_one_input_only_is_compared():
+    perturbing("one_bit_of_one", is_backward=True)
+    x, w = leaves(3)
+    compiled = gradc.compile(product, backend="one_bit_of_one", options=VERIFY)
+    with pytest.warns(DifferenceWarning, match="gradient of w"):
+        torch.autograd.grad(compiled(x, w).sum(), w)
+
+
+@torch.compiler.assume_constant_result
+def is_traced() -> bool:
+    """Asks in a way that gradc does not answer as eager would."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def library(x: Tensor) -> Tensor:
+    return x * 3 / 3 if is_traced() else x * 1
+
+
+def test_a_function_that_branches_on_compiling_is_found():
+    x = torch.arange(1.0, 100.0) / 7
+    compiled = gradc.compile(library, options=VERIFY)
+    with pytest.warns(DifferenceWarning, match=r"library(.|\n)*result: element"):
+        result = compiled(x)
+    assert same_bits(result, library(x))
+
+
+def scribbling(program: Any) -> Any:
+    """A backend that writes into what it was given, without a word to torch."""
+    run = lookup_backend("eager")(program)
+
+    def scribble(args: list[Any]) -> list[Any]:
+        result = run([argument.clone() for argument in args])
+        args[0].detach().numpy()[0] = 7.0
+        return result
+
+    return scribble
+
+
+def test_a_write_behind_the_compiler_s_back_is_found_and_undone():
+    gradc.register_backend("scribbling", scribbling)
+    x = torch.zeros(3)
+    with pytest.warns(DifferenceWarning, match=r"x: element \[0\] is 7.0, in eager 0.0"):
+        result = gradc.compile(lambda x: x * 2, backend="scribbling", options=VERIFY)(x)
+    assert x.tolist() == result.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_new_specialisation_is_verified_from_the_call_after_the_one_that_made_it():
+    compiled = gradc.compile(lambda x: x * 2, dynamic=False, options=VERIFY)
+    for size in (3, 3, 3, 4, 4, 4):
+        compiled(torch.ones(size))
+    assert counted() == {"calls": 2}
+
+
+def test_a_backward_in_a_new_state_is_verified_when_it_comes_again():
+    x, w = leaves(3)
+    compiled = gradc.compile(product, options=VERIFY)
+    for enabled in (False, False, True, True, True):
+        with torch.autocast("cpu", enabled=enabled):
+            y = (compiled(x, w)).sum()
+        with torch.autocast("cpu", enabled=enabled):
+            y.backward()
+    assert counted()["backwards"] >= 2
+
+
+def test_nothing_is_seen_of_the_run_in_eager(capsys):
+    log: list[int] = []
+    state = {"calls": 0}
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.seen = 0, []
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            log.append(self.calls)
+            state["calls"] += 1
+            print("called")
+            warnings.warn("called", stacklevel=1)
+            self.mean.add_(x.detach())
+            return x * self.weight * random.random() * float(numpy.random.rand()) + torch.rand(3)
+
+    def run(compile: Any) -> list[Any]:
+        log.clear()
+        state["calls"] = 0
+        random.seed(0)
+        numpy.random.seed(0)
+        torch.manual_seed(0)
+        model = Model()
+        x = torch.ones(3)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            y = compile(model)(x)
+        y.sum().backward()
+        told = [str(warning.message) for warning in caught]
+        left = [y.detach(), model.weight.grad, model.mean, model.mean._version, x._version]
+        return [*left, model.calls, model.seen, list(log), state["calls"], capsys.readouterr().out, told]
+
+    expected = run(lambda model: model)
+    assert same_bits(run(lambda model: gradc.compile(model, options=VERIFY)), expected)
+    assert counted() == {"calls": 1, "backwards": 1}
+
+
+def test_a_whole_step_is_verified():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled = gradc.compile(step, options={"verify": 2})
+    for _ in range(4):
+        compiled(torch.randn(4, 3))
+    assert counted()["calls"] >= 2
+    assert "differences" not in counted()
+    assert optimizer.state[model.weight]["step"] == 4
+
+
+def test_what_cannot_be_copied_is_left_out_with_the_reason():
+    def f(x: Tensor, numbers: Any) -> Tensor:
+        return x * next(numbers)
+
+    compiled = gradc.compile(f, options=VERIFY)
+    assert compiled(torch.ones(2), (number for number in (2, 3))).tolist() == [2.0, 2.0]
+    assert counted() == {"left out: a generator": 1}
+
+
+def test_an_error_of_eager_s_is_the_user_s():
+    def f(x: Tensor) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        gradc.compile(f, options=VERIFY)(torch.ones(2))
+    assert "differences" not in counted()
+
+
+def test_off_it_is_not_there(monkeypatch):
+    def unwanted(*_: Any) -> None:
+        raise AssertionError("verified")
+
+    monkeypatch.setattr("gradc.frontend.api.verified", unwanted)
+    with gradc.config.patch(verify=0):
+        gradc.compile(product)
+        gradc.compile(nn.ReLU())
+
+
+@pytest.mark.parametrize("number", [-1, True, "one", 1.5])
+def test_a_wrong_number_of_calls_raises(number):
+    with pytest.raises(gradc.ConfigError, match="verify="):
+        gradc.compile(product, options={"verify": number})
