@@ -5,7 +5,7 @@
 What comes to be compiled when nothing is left runs eagerly, counted, and is tried again when there is something left. So the
 first step of a program that breaks into a hundred pieces does not take half a minute, and a long training is compiled all the
 same: a tenth of the time that passes is added, up to the seconds that were given. What was begun is never cut short. Debts grow
-no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds.
+no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds. See Note [What pays].
 """
 
 from __future__ import annotations

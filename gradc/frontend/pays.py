@@ -5,7 +5,7 @@
 Results are the same bit for bit, so one call may be compiled and the next not. It is tried on the calls that the program
 makes anyway, once nothing new is compiled any more: see gradc.frontend.trial. The unit is what ``gradc.compile`` was given,
 with Dynamo's guards and the Python between its graphs: these are most of what such a program loses, and no part of a region.
-Only one is tried at a time, or a slow one would count against another.
+Only one is tried at a time, or a slow one would count against another. See Note [What pays].
 """
 
 from __future__ import annotations
