@@ -22,7 +22,7 @@ from gradc.compiled_autograd import settings
 from gradc.config import config
 from gradc.frontend.budget import Budget
 from gradc.frontend.trial import Arm, Trial, Verdict
-from gradc.journal import count, counter_of, counters, log
+from gradc.journal import count, counter_of, log, num_compiled
 from gradc.options import DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.dynamo import Uncompiled
@@ -109,10 +109,9 @@ class Faster:
 
     def _is_settled(self) -> bool:
         """True once nothing is compiled any more, nor waits for its budget; or after so many calls that it may never be."""
-        budget, num_regions = self._budget, counters["stats"]["unique_graphs"] + counters["aot"]["backward_compiles"]
-        num_compiled = num_regions + budget.num_functions + budget.num_refused
-        self._num_quiet = self._num_quiet + 1 if num_compiled == self._num_compiled else 0
-        self._num_compiled, self._num_calls = num_compiled, self._num_calls + 1
+        number = num_compiled() + self._budget.num_functions + self._budget.num_refused
+        self._num_quiet = self._num_quiet + 1 if number == self._num_compiled else 0
+        self._num_compiled, self._num_calls = number, self._num_calls + 1
         return self._num_quiet >= _QUIET_CALLS or self._num_calls >= _MOST_CALLS
 
     def _obey(self, verdict: Verdict) -> None:
@@ -160,7 +159,7 @@ def faster_of(
     Of the backends only gradc's own is known to have eager's bits.
     """
     asked = dict(options.options)
-    is_compared = asked.get("compare_with_eager", config.compare_with_eager) and not asked.get("verify")
+    is_compared = asked.get("compare_with_eager", config.compare_with_eager)
     if not is_compared or options.fullgraph or options.backend != DEFAULT_BACKEND:
         return compiled
     return Faster(compiled, eager, name, budget)
