@@ -20,7 +20,7 @@ import torch
 from gradc import native
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
-from gradc.torch_private.modes import innermost_dispatch_mode
+from gradc.torch_private.modes import innermost_dispatch_mode, without_functions_of_subclasses
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ _ROOT = "torch::autograd::GraphRoot (NodeCall 0)"
 
 def capture(walk: Walk) -> tuple[list[torch.Tensor | None], Captured, Report]:
     """Run the walked graph live, once, and return its results and what was recorded."""
-    observer = Observer(walk)
+    with without_functions_of_subclasses():
+        observer = Observer(walk)
     try:
         known, results = native.extension.capture(walk, observer)
-        return results, observer.captured(known), observer.report(known)
+        with without_functions_of_subclasses():
+            return results, observer.captured(known), observer.report(known)
     finally:
         observer.forget_tensors()
 

@@ -21,6 +21,7 @@ from gradc.replay.spec import recording_spec
 from gradc.symbolic.generalise import General, generalise
 from gradc.symbolic.same_calls import Trace
 from gradc.symbolic.terms import fit, fit_sizes
+from gradc.torch_private.modes import without_functions_of_subclasses
 from gradc.torch_private.quiet import quiet
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ class _Before:
 @quiet()
 def record(session: Session, walk: Walk) -> Sequence[Any]:
     """Run the pass live, keep what was recorded, and return its results. One that cannot be captured is kept as such."""
-    logs.miss(walk, is_static=session.dynamic is False)
-    before = _Before([int(tensor.storage_offset()) for tensor in walk.tensors], _general(session, walk))
+    with without_functions_of_subclasses():  # the parameters of torch's per-sample gradients refuse any call
+        logs.miss(walk, is_static=session.dynamic is False)
+        before = _Before([int(tensor.storage_offset()) for tensor in walk.tensors], _general(session, walk))
     results, captured, report = capture(walk)
     count("compiled_autograd", "captures")
     count("stats", "unique_graphs")

@@ -33,6 +33,11 @@ def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
     return torch.utils._python_dispatch._disable_current_modes()
 
 
+def without_functions_of_subclasses() -> contextlib.AbstractContextManager[Any]:
+    """No class's ``__torch_function__`` is called inside: a tensor is looked at, whatever its class allows."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
 def num_dispatch_modes() -> int:
     return torch._C._len_torch_dispatch_stack()
 
