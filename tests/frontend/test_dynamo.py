@@ -125,11 +125,12 @@ def test_where_dynamo_breaks_down_the_frame_runs_eagerly(monkeypatch: pytest.Mon
         raise AssertionError("False != True")
 
     monkeypatch.setattr(torch._subclasses.meta_utils, "assert_metadata_eq", breaks_down)
-    before = gradc.counters["fallbacks"]["tracing failed"]
+    before, never_again = (gradc.counters[group]["tracing failed"] for group in ("fallbacks", "uncompiled"))
     run, x = gradc.compile(lambda x: (x * 2).tanh()), torch.ones(3)
     for _ in range(4):
         assert same_bits(run(x), (x * 2).tanh())
-    assert gradc.counters["fallbacks"]["tracing failed"] == before + 2  # then it is not tried any more
+    assert gradc.counters["fallbacks"]["tracing failed"] == before + 1
+    assert gradc.counters["uncompiled"]["tracing failed"] == never_again + 3  # it is not tried a third time
     torch._dynamo.reset()
     with pytest.raises(AssertionError, match="False != True"):
         gradc.compile(lambda x: (x * 2).tanh(), fullgraph=True)(x)

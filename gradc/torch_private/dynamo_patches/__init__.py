@@ -7,6 +7,8 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 
 from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_autocast_blocks_to_python
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
+from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
+from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
@@ -35,6 +37,7 @@ from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_
 
 __all__ = [
     "NATIVE_STEP",
+    "answer_as_builtin_types_do",
     "answer_as_in_eager",
     "break_graph_where_eager_is_needed",
     "break_graph_where_values_are_read",
@@ -49,6 +52,7 @@ __all__ = [
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
     "leave_broken_autocast_blocks_to_python",
+    "leave_calculated_floats_to_python",
     "leave_closed",
     "leave_kernels_alone",
     "leave_out_unused_work",

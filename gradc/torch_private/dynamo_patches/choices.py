@@ -11,6 +11,7 @@ from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
+from torch._dynamo.variables.lists import CommonListMethodsVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
 from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedSetVariable
 
@@ -56,6 +57,16 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
 
         return listing
 
+    def make_method(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            listed = self if name == "pop" and isinstance(self, SetVariable) else args[0] if name == "extend" and args else None
+            if listed is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(listed.realize(), tx):
+                _end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
+            return original(self, tx, name, args, kwargs)
+
+        return call
+
     return Patch(
         "let_python_choose",
         "For max and min of tensors Dynamo takes torch's, which differ in ties and NaN; its sets keep the order of insertion.",
@@ -64,15 +75,18 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
             Replace(symbolic_convert, "generic_contains", make_contains),
             Replace(SetVariable, "tp_iter_impl", make_listing),
             Replace(SetVariable, "unpack_var_sequence", make_listing),
+            Replace(SetVariable, "call_method", make_method),
+            Replace(CommonListMethodsVariable, "call_method", make_method),
         ),
     )
 
 
 def _has_order_of_its_own(items: Any, tx: Any) -> bool:
     """True if Python may list the set in another order than Dynamo. No result hangs on the order in which torch's code does."""
+    if type(items) not in (SetVariable, FrozensetVariable):
+        return False
     is_as_it_came = items.source is not None and list(items.items) == list(items.original_items)
-    is_set = type(items) in (SetVariable, FrozensetVariable)
-    return is_set and len(items.items) > 1 and not is_as_it_came and not tx.f_code.co_filename.startswith(_TORCH)
+    return len(items.items) > 1 and not is_as_it_came and not tx.f_code.co_filename.startswith(_TORCH)
 
 
 def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:

@@ -14,14 +14,16 @@ from torch._dynamo.types import FrameAction, FrameExecStrategy
 from gradc.errors import is_passing
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+FAILED = "tracing failed"
+
 
 def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], None]) -> Patch:
     """Run a frame as it is if Dynamo breaks down over it: an assertion of its own fails, or a call with fake tensors does.
 
     The user may be to blame: eager then says so in its own words, and the next call is tried again. Code that fails twice is
-    never compiled. Where only memory ran out, or recursion was too deep, in Dynamo or in gradc, every next call is tried
-    again: that may not happen there. Not under ``fullgraph=True``. ``note`` is called with the error's words and the place of
-    the code.
+    never compiled, and each call of it told. Where only memory ran out, or recursion was too deep, in Dynamo or in gradc,
+    every next call is tried again: that may not happen there. Not under ``fullgraph=True``. ``note`` is called with the
+    error's words and the place of the code.
     """
     failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -38,11 +40,12 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
                     raise
                 code = frame.f_code
                 text = f"{type(passing or error).__name__}: {passing or error}".split("\n")[0]
+                if code in failed and passing is None:
+                    return ConvertFrameReturn(skip_reason=f"{FAILED}: {text}")
                 note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
-                action = FrameAction.SKIP if code in failed and passing is None else FrameAction.DEFAULT
                 if passing is None:
                     failed.add(code)
-                return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(action, FrameAction.DEFAULT))
+                return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
 
         return call
 

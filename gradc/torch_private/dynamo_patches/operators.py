@@ -12,7 +12,10 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase, break_grap
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-_OPERATORS = ("BINARY_OP", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "UNARY_NOT", "CONTAINS_OP", "LOAD_ATTR")
+_OPERATORS = (
+    *("BINARY_OP", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "UNARY_NOT", "CONTAINS_OP", "LOAD_ATTR"),
+    *("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"),
+)
 
 
 def resume_behind_operators(is_ours: IsOurs) -> Patch:

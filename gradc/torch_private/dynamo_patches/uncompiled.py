@@ -31,6 +31,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
@@ -126,7 +127,8 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             reason = result.skip_reason if result.guarded_code is None else None
             if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or not is_ours(self) or _is_in_a_mode_of_gradc():
                 return result
-            tell = teller(_failed(error, frame) if error else _skipped(reason, frame), self)
+            is_told_why = error is None or reason.startswith(FAILED)
+            tell = teller(_skipped(reason, frame) if is_told_why else _failed(error, frame), self)
             if tell is None:
                 return result
             answer = dataclasses.replace(result, apply_to_code=False)
@@ -188,7 +190,10 @@ def _failed(error: Exception, frame: Any) -> Uncompiled:
 
 
 def _skipped(reason: str, frame: Any) -> Uncompiled:
-    return Uncompiled(False, reason.splitlines()[0], frame.f_code.co_name, _place((), frame), "")
+    kind, detail = reason.splitlines()[0], frame.f_code.co_name
+    if kind.startswith(FAILED):
+        kind, detail = FAILED, kind.removeprefix(f"{FAILED}: ")
+    return Uncompiled(False, kind, detail, _place((), frame), "")
 
 
 def _limited(frame: Any) -> Uncompiled:

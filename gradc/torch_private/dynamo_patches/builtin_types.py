@@ -1,0 +1,106 @@
+"""What Python's own types answer, to the word: formatted text, ranges, ``zip(strict=True)``, generators, defaults."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn
+
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import iter as iterators
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import LocalGeneratorObjectVariable
+from torch._dynamo.variables.lists import RangeVariable
+from torch._dynamo.variables.misc import StringFormatVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_DEFAULTS = ("__defaults__", "__kwdefaults__", "__code__")
+
+
+def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
+    """End the graph where an object is formatted; leave code alone whose iterators differ in length, that goes on with a
+    generator behind a graph, or that writes into the defaults of a function.
+
+    Dynamo formats behind the graph: by then the object may have changed, or not have its attributes yet. The error of a strict
+    ``zip`` it words otherwise. Of a generator it makes an iterator over all that would come, which takes no ``send``. What a
+    function's defaults are it asks the function, while it keeps what was written to itself.
+    """
+
+    def make_format(original: Method) -> Method:
+        @functools.wraps(original)
+        def init(self: Any, text: str, args: list[Any], kwargs: dict[str, Any], **rest: Any) -> None:
+            if is_compiling_for_gradc() and not all(map(_is_formatted_at_any_time, (*args, *kwargs.values()))):
+                _end_graph("format of an object", "gradc formats it there and then: behind the graph it may be another.")
+            original(self, text, args, kwargs, **rest)
+
+        return init
+
+    def make_format_value(original: Method) -> Method:
+        @functools.wraps(original)
+        def format_value(self: Any, *args: Any) -> None:
+            if isinstance(self.stack[-1].realize(), SymNodeVariable) and is_ours(self.output.compiler_fn):
+                _end_graph("format of a number that changes", "Dynamo would load the number in place of the text.")
+            original(self, *args)
+
+        return format_value
+
+    def make_contains(original: Method) -> Method:
+        @functools.wraps(original)
+        def contains(self: Any, tx: Any, item: Any) -> Any:
+            found = original(self, tx, item)
+            is_number = is_ours(tx.output.compiler_fn) and found.is_python_constant()
+            return ConstantVariable.create(bool(found.as_python_constant())) if is_number else found
+
+        return contains
+
+    def make_shorter(original: Method) -> Method:
+        @functools.wraps(original)
+        def raise_error(tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _end_graph("iterator that is shorter", "Python says which one it is.", skip_frame=True)
+            return original(tx, *args, **kwargs)
+
+        return raise_error
+
+    def make_mutation(original: Method) -> Method:
+        @functools.wraps(original)
+        def mutation(self: Any, item: Any) -> None:
+            if getattr(item.source, "member", "") in _DEFAULTS and is_compiling_for_gradc():
+                _end_graph("defaults of a function", "They hold from the next call on.", skip_frame=True)
+            original(self, item)
+
+        return mutation
+
+    def make_generator(original: Method) -> Method:
+        @functools.wraps(original)
+        def reconstruct(self: Any, codegen: Any) -> None:
+            if is_ours(codegen.tx.output.compiler_fn):
+                _end_graph("generator that goes on", "Behind a graph Dynamo has a list of what it would yield.")
+            original(self, codegen)
+
+        return reconstruct
+
+    return Patch(
+        "answer_as_builtin_types_do",
+        "Dynamo formats objects too late, answers 1 for True, words errors otherwise, and uses up generators.",
+        (
+            Replace(StringFormatVariable, "__init__", make_format),
+            Replace(InstructionTranslatorBase, "_format_value", make_format_value),
+            Replace(RangeVariable, "sq_contains", make_contains),
+            Replace(iterators, "raise_value_error", make_shorter),
+            Replace(SideEffects, "mutation", make_mutation),
+            Replace(LocalGeneratorObjectVariable, "reconstruct", make_generator),
+        ),
+    )
+
+
+def _is_formatted_at_any_time(value: Any) -> bool:
+    return value.is_python_constant() or isinstance(value.realize(), StringFormatVariable)
+
+
+def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> NoReturn:
+    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)

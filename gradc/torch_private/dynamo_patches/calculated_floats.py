@@ -1,0 +1,46 @@
+"""A float that is calculated from sizes and ints that change is calculated as Python does it, operation by operation."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.tensor import SymNodeVariable
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+
+def leave_calculated_floats_to_python() -> Patch:
+    """End the graph where Dynamo would calculate on with a symbol for a float: of several operations it makes one expression.
+
+    A first operation, on ints, rounds as Python's does.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def init(self: Any, proxy: Any, sym_num: Any, **kwargs: Any) -> None:
+            if is_compiling_for_gradc() and isinstance(sym_num, torch.SymFloat) and _is_calculated_from_floats(proxy.node):
+                unimplemented(
+                    gb_type="gradc: float calculated from a number that changes",
+                    context=str(proxy),
+                    explanation="gradc leaves to Python what it calculates step by step: it rounds at each.",
+                    hints=[],
+                )
+            original(self, proxy, sym_num, **kwargs)
+
+        return init
+
+    return Patch(
+        "leave_calculated_floats_to_python",
+        "Dynamo simplifies what several operations make of a symbol, and rounds otherwise.",
+        (Replace(SymNodeVariable, "__init__", make),),
+    )
+
+
+def _is_calculated_from_floats(node: torch.fx.Node) -> bool:
+    inputs = (argument.meta.get("example_value") for argument in node.all_input_nodes)
+    return node.op == "call_function" and any(isinstance(value, torch.SymFloat) for value in inputs)
