@@ -11,6 +11,7 @@ from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_t
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
+from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
@@ -41,6 +42,7 @@ __all__ = [
     "answer_as_in_eager",
     "break_graph_where_eager_is_needed",
     "break_graph_where_values_are_read",
+    "calculate_with_integers_in_python",
     "call_natively",
     "compile_under_our_settings",
     "compile_within_budgets",
