@@ -18,6 +18,9 @@ from collections.abc import Iterator
 import torch
 
 from tests.peers.behaviours import BEHAVIOURS, WAYS
+from tests.peers.gradients import gradients
+from tests.peers.optimizers import optimizers
+from tests.peers.refused import refused
 from tests.peers.verdict import Verdict
 
 
@@ -31,7 +34,7 @@ def behaviours(only: str) -> Iterator[Verdict]:
             yield Verdict(f"{one.about}: {one.name} under {way.name}", report.differences, tuple(report.fallbacks))
 
 
-SUITES = {"behaviours": behaviours}
+SUITES = {"behaviours": behaviours, "optimizers": optimizers, "refused": refused, "gradients": gradients}
 
 
 def main() -> int:

@@ -1,11 +1,14 @@
-"""A part of `make peers` that takes seconds: every fourth behaviour, another fourth for each of the three ways."""
+"""A part of `make peers` that takes seconds: every eighth behaviour, another eighth for each of the three ways."""
 
 import pytest
 
 from tests.peers.behaviours import BEHAVIOURS, WAYS
+from tests.peers.gradients import gradients
+from tests.peers.optimizers import optimizers
+from tests.peers.refused import refused
 from tests.peers.registry import Behaviour
 
-PART = [(one, way) for number, one in enumerate(BEHAVIOURS) for offset, way in enumerate(WAYS) if number % 4 == offset]
+PART = [(one, way) for number, one in enumerate(BEHAVIOURS) for offset, way in enumerate(WAYS) if number % 8 == offset]
 
 
 @pytest.mark.parametrize(("behaviour", "way"), PART, ids=[f"{one.name}-{way.name}" for one, way in PART])
@@ -16,3 +19,14 @@ def test_behaviour(behaviour: Behaviour, way) -> None:
 
 def test_names_are_given_once() -> None:
     assert len({one.name for one in BEHAVIOURS}) == len(BEHAVIOURS) > 80
+
+
+@pytest.mark.parametrize(
+    ("suite", "only", "at_least"),
+    [(optimizers, "SGD 1 ", 3), (optimizers, "Rprop 0 ", 2), (refused, "narrow", 3), (gradients, "addmv", 2)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_bit_of_each_suite(suite, only, at_least) -> None:
+    verdicts = list(suite(only))
+    assert len(verdicts) >= at_least
+    assert not [str(verdict) for verdict in verdicts if verdict.differences]
