@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_SESSIONS = 16
 MAX_RECORDINGS = 64
 MAX_MISSES = 32  # in a row
+MAX_MISSES_AFTER_REFUSALS = 4  # in a row, of a structure for whose sizes no trace was of use
 MAX_POINTS = 4  # sizes of one structure that are kept
 MAX_REFUSALS = 3
 
@@ -95,11 +96,18 @@ class Session:
             self._num_misses += 1
             if self._num_misses > MAX_MISSES:
                 raise UnsupportedError("graph that differs at every step")
+            if self._num_misses > MAX_MISSES_AFTER_REFUSALS and self._is_refused(walk):
+                raise UnsupportedError("sizes that differ at every step")
         elif recording.is_uncapturable:
             raise UnsupportedError("graph that cannot be captured")
         else:
             self._num_misses = 0
         return recording
+
+    def _is_refused(self, walk: Walk) -> bool:
+        """Whether each of its sizes has to be captured on its own."""
+        known = self.met_of(walk)
+        return known is not None and known.num_refusals >= MAX_REFUSALS
 
     def _prove(self, walk: Walk) -> Recording | None:
         """The recording that serves these sizes too, though they are new; None if there is none."""

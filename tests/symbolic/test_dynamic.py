@@ -12,6 +12,7 @@ from torch import nn
 import gradc
 from gradc import compiled_autograd
 from gradc.bits import same_bits
+from gradc.compiled_autograd.sessions import MAX_MISSES_AFTER_REFUSALS
 from gradc.symbolic.terms import fit
 from tests.observe import same_with_strides
 
@@ -238,3 +239,25 @@ def test_tracing_leaves_torch_s_compiled_autograd_usable() -> None:
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         model(torch.randn(4, 8)).square().sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+class Apart(torch.autograd.Function):
+    """Its gradient is a slice of something wider, whose strides are no product of sizes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.cat([grad, grad], dim=1)[:, : grad.shape[1]]
+
+
+def test_sizes_that_no_trace_serves_are_not_captured_for_ever() -> None:
+    weight = torch.ones((), requires_grad=True)
+    for size in range(2, 22):
+        with compiled_autograd.enable():
+            (grad,) = torch.autograd.grad(Apart.apply((weight * torch.ones(size, size)).exp()).sum(), weight)
+        assert same_bits(grad, torch.autograd.grad((weight * torch.ones(size, size)).exp().sum(), weight)[0])
+    assert counts()["captures"] == MAX_MISSES_AFTER_REFUSALS
+    assert gradc.counters["fallbacks"] == {"compiled autograd: sizes that differ at every step": 20 - counts()["captures"]}
