@@ -96,14 +96,13 @@ def _guarded(
 
     def call(*inputs: Any) -> Any:
         given = floats(inputs)
-        reason = unsupported_mode() or _what_is_unusual(inputs) or _what_inner_gradients_miss(region, inputs)
+        reason = "float that decides what is called" if given is None else unsupported_mode() or _what_is_unusual(inputs)
+        if given is not None and not reason:
+            reason = _what_inner_gradients_miss(region, given)
         if not reason and writes_inference and not torch.is_inference_mode_enabled():
             reason = "write into an inference tensor"
-        if reason:
+        if given is None or reason:
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
-            return eagerly(*inputs)
-        if given is None:
-            fallback("float that decides what is called", where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         with contextlib.suppress(CacheError):
             return tuple(region(*given))
@@ -111,7 +110,7 @@ def _guarded(
         return eagerly(*inputs)
 
     slow = torch.compiler.disable(call)
-    return slow if floats.leaves or writes_inference else region.guarded(slow)
+    return slow if floats.kept is not None or writes_inference else region.guarded(slow)
 
 
 def _writes_into_inference_tensors(region: Region, inputs: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import sympy
@@ -78,11 +78,13 @@ def takes_floats(
     is_tensor: Callable[[Any], bool],
 ) -> bool:
     """Whether the call may be given the floats that change among its arguments; True where there are none."""
-    spots = _spots_of(target)
     given = dict(_given(args, kwargs))
     floats = [spot for spot, value in given.items() if any(map(is_float, leaves(value)))]
+    if not floats:
+        return True
+    spots = _spots_of(target)
     makes_a_tensor = target is torch.full or any(map(is_tensor, given.values()))
-    return not floats or (makes_a_tensor and all(spot in spots and is_float(given[spot]) for spot in floats))
+    return makes_a_tensor and all(spot in spots and is_float(given[spot]) for spot in floats)
 
 
 def _spots_of(target: Any) -> Spots:
@@ -118,20 +120,23 @@ class _Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class FloatInputs:
-    """See the module's docstring. ``symbols``: those of the floats' bits, which come behind the inputs that are ``kept``."""
+    """See the module's docstring. ``symbols``: those of the floats' bits, which come behind the inputs that are ``kept``.
 
-    kept: tuple[int, ...] = ()
+    Where no float changes, ``kept`` is None: all are.
+    """
+
+    kept: tuple[int, ...] | None = None
     steps: tuple[_Step, ...] = ()
     leaves: tuple[_Leaf, ...] = ()
     symbols: tuple[sympy.Symbol, ...] = ()
 
     def without(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs, but for the values of floats."""
-        return [*(inputs[position] for position in self.kept), *(0 for _ in self.leaves)] if self.symbols else list(inputs)
+        return list(inputs) if self.kept is None else [*(inputs[at] for at in self.kept), *(0 for _ in self.leaves)]
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """None where a value is unusual, or Python raises: eager then does so at the right place."""
-        if not self.symbols:
+        if self.kept is None:
             return inputs
         values = list(inputs)
         try:
@@ -152,31 +157,41 @@ def is_float_input(placeholder: torch.fx.Node) -> bool:
 
 def lift_floats(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, FloatInputs]:
     """See the module's docstring. The graph itself, where it has no such float."""
-    if not any(_is_float(node) for node in graph.graph.find_nodes(op="placeholder")):
+    if not any(map(_is_float, graph.graph.nodes)):
         return graph, FloatInputs()
     nodes = copy.deepcopy(graph.graph)  # Dynamo will look at its own once more
     inputs = list(nodes.find_nodes(op="placeholder"))
     at = {node: _At(position) for position, node in enumerate(inputs)}
-    calculated = [node for node in nodes.nodes if node.op == "call_function" and _is_float(node)]
+    needed = _needed([node for node in nodes.nodes if _is_float(node)])
     steps = []
-    for node in calculated:
+    for node in (node for node in nodes.nodes if node in needed and node not in at):
         steps.append(_Step(node.target, tuple(at.get(operand, operand) for operand in node.args)))
         at[node] = _At(len(at))
     floats = [node for node in at if _is_float(node)]
-    taken = [node for node in floats if any(user not in at for user in node.users)]
-    leaves = tuple(_Leaf(at[node], tuple(_conditions(node, at))) for node in taken)
-    symbols = tuple(_replace(nodes, node, at, number, inputs[-1]) for number, node in reversed([*enumerate(taken)]))
+    taken = [node for node in floats if any(user not in needed for user in node.users)]
+    leaves = tuple(_Leaf(at[node], tuple(_conditions(node, needed))) for node in taken)
+    symbols = tuple(_replace(nodes, node, needed, number, inputs[-1]) for number, node in reversed([*enumerate(taken)]))
     for node in reversed(floats):
         nodes.erase_node(node)
     kept = tuple(position for position, node in enumerate(inputs) if not _is_float(node))
     return torch.fx.GraphModule(graph, nodes), FloatInputs(kept, tuple(steps), leaves, symbols[::-1])
 
 
+def _needed(floats: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The floats, and the ints that they are calculated of."""
+    needed, stack = set(floats), list(floats)
+    while stack:
+        new = [node for node in stack.pop().all_input_nodes if node not in needed]
+        needed.update(new)
+        stack += new
+    return needed
+
+
 def _is_float(node: torch.fx.Node) -> bool:
     return type(node.meta.get("example_value")) is float
 
 
-def _conditions(node: torch.fx.Node, calculated: Mapping[torch.fx.Node, _At]) -> Iterator[Callable[[float], bool]]:
+def _conditions(node: torch.fx.Node, calculated: Set[torch.fx.Node]) -> Iterator[Callable[[float], bool]]:
     for user in node.users:
         if user not in calculated:
             spots = _spots_of(user.target)
@@ -184,7 +199,7 @@ def _conditions(node: torch.fx.Node, calculated: Mapping[torch.fx.Node, _At]) ->
 
 
 def _replace(
-    nodes: torch.fx.Graph, node: torch.fx.Node, calculated: Mapping[torch.fx.Node, _At], number: int, last: torch.fx.Node
+    nodes: torch.fx.Graph, node: torch.fx.Node, calculated: Set[torch.fx.Node], number: int, last: torch.fx.Node
 ) -> sympy.Symbol:
     """Put an input behind ``last`` in the place of ``node``, where ops take it; returns the symbol of its bits."""
     symbol = sympy.Symbol(f"bits_{number}", integer=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from gradc.ir.text import symbolic
@@ -23,4 +24,4 @@ class Sizes:
 
     def __call__(self, value: Any) -> Any:
         """A number of the tape's in this call: itself, or what the expression comes to."""
-        return value.kind(eval(symbolic(value.expr), dict(self.values))) if isinstance(value, Sym) else value
+        return value.kind(eval(symbolic(value.expr), {"math": math, **self.values})) if isinstance(value, Sym) else value

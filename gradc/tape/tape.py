@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ class Tape:
         """A size as the tape's fake tensors hold it: an int, or a SymInt."""
         if isinstance(value, int):
             return value
-        return eval(symbolic(value.expr), {str(symbol): self.symints[symbol] for symbol in self.symints})
+        return eval(symbolic(value.expr), {"math": math} | {str(symbol): self.symints[symbol] for symbol in self.symints})
 
     @contextmanager
     def unpacking(self, give: Callable[[int], torch.Tensor]) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -363,3 +363,60 @@ def test_captured_backward_passes():
         return found
 
     check(step, leaf(3), compiler=COMPILERS["gradc_captured"], allow_fallback=True)
+
+
+def over_ints(function: Callable[..., Any], ints: Sequence[int] = range(2, 14)) -> Any:
+    def step(compile: Any, x: Tensor) -> Any:
+        call, found = compile(function), []
+        for number in ints:
+            out = call(x, number)
+            found.append((out, *torch.autograd.grad(out[0].sum(), x)))
+        return found
+
+    return step
+
+
+def test_what_python_calculates_of_an_int_that_changes():
+    """n / 7 * 0.3 / 7 was one expression of Dynamo's, which rounded otherwise: four of ten values differed."""
+    schedule = lambda x, n: (x * (n / 7 * 0.3 / 7 * 0.9 + n * 0.1 * 3), (n * 0.1) * 3.0, 1 - 0.999**n, x / max(1.0, n / 10))
+    check(over_ints(schedule), leaf(3, dtype=torch.float64))
+
+
+def test_sizes_that_python_calculates_by_floats():
+    """Such a float is exact as Dynamo's symbol: it does not end the graph."""
+    gradc.counters.clear()
+
+    def halves(x: Tensor, n: int) -> tuple[Tensor, int]:
+        half = int(n / 2)
+        return x[:half].sin() / math.sqrt(n) + x.new_ones(math.ceil(n / 2) - half).sum() / 3, half
+
+    check(over_ints(halves), leaf(20))
+    call = gradc.compile(halves, fullgraph=True)
+    for number in range(2, 9):
+        call(torch.ones(20), number)
+    assert not gradc.counters["uncompiled"] and not gradc.counters["fallbacks"]
+
+
+def test_a_float_that_is_calculated_for_nothing():
+    def step(compile: Any, x: Tensor) -> Any:
+        call = compile(lambda x, s, n: (x.sin(), x * s * 0)[n])
+        return [call(x, value, 0) for value in FLOATS]
+
+    check(step, leaf(3))
+
+
+def test_with_a_gradient_inside():
+    """The floats are no inputs of the region's own: where its inputs stand is another question there."""
+
+    def step(compile: Any, x: Tensor, w: Tensor) -> Any:
+        def penalised(s: float, x: Tensor, w: Tensor) -> Tensor:
+            y = (x * s * w).tanh().sum()
+            (grad,) = torch.autograd.grad(y, x, create_graph=True)
+            return y + s * grad.pow(2).sum()
+
+        call, found = compile(penalised), []
+        for value in FLOATS[:5]:
+            found.append(torch.autograd.grad(call(value, x, w), w))
+        return found
+
+    check(step, leaf(3), leaf(3), allow_fallback=True)

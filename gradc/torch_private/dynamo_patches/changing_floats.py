@@ -25,6 +25,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import GraphArg, VariableBuilder
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import Guard
 
@@ -40,14 +41,19 @@ FLOAT = Kind(
     "goes into. As a tensor it is an input of the graph.",
 )
 
+_SYMBOLIC = "symbolic_float"  # in a node's meta
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _OPERATORS = (*_BINARY, *(f"i{name}" for name in _BINARY), "neg", "pos", "abs")
 _ARITHMETIC = {getattr(operator, name) for name in _OPERATORS} | {abs, float, max, min, pow}
 _ARITHMETIC |= {value for name, value in vars(math).items() if not name.startswith("_") and callable(value)}
+_OTHERS_OF_NUMBERS = {int, round, divmod, *(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))}
 
 
 class FloatVariable(OpaqueVariable):
-    """A float that changes: one that the frame was given, or what ``function`` makes of ``operands``."""
+    """A float that changes: one that the frame was given, or what ``function`` makes of ``operands``.
+
+    ``symbolic``: the same as Dynamo's symbol, where that is exact: what one call made of ints. Sizes are calculated of it.
+    """
 
     def __init__(
         self, value: float, output: Any, function: Any = None, operands: Sequence[VariableTracker] = (), **kwargs: Any
@@ -55,6 +61,7 @@ class FloatVariable(OpaqueVariable):
         super().__init__(value, FLOAT, **kwargs)
         self.output, self.function, self.operands = output, function, list(operands)
         self.proxy: torch.fx.Proxy | None = None
+        self.symbolic: VariableTracker | None = None
 
     def as_proxy(self) -> torch.fx.Proxy:
         if self.output.current_tracer is not self.output.root_tracer:
@@ -74,6 +81,8 @@ class FloatVariable(OpaqueVariable):
         operands = tuple(operand.as_proxy() for operand in self.operands)
         proxy = self.output.create_proxy("call_function", self.function, operands, {}, type_expr=float)
         proxy.node.meta["example_value"] = self.value
+        if self.symbolic is not None:
+            proxy.node.meta[_SYMBOLIC] = self.symbolic.as_proxy()
         return proxy
 
     def reconstruct(self, codegen: Any) -> None:
@@ -105,9 +114,15 @@ def take_changing_floats(is_ours: IsOurs, takes_floats: TakesFloats) -> Patch:
         @functools.wraps(original)
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             function = self.fn if isinstance(self, BuiltinVariable) else self.value
-            is_ours_to_make = function in _ARITHMETIC and not kwargs and is_ours(tx.output.compiler_fn)
-            made = _calculated(tx, function, args) if is_ours_to_make else None
-            return original(self, tx, args, kwargs) if made is None else made
+            if kwargs or not _takes_numbers(function) or not is_ours(tx.output.compiler_fn):
+                return original(self, tx, args, kwargs)
+            args = [arg.realize() for arg in args]
+            made = _calculated(tx, function, args)
+            if made is None:
+                return original(self, tx, _as_symbols(args), kwargs)
+            if not any(type(arg) is FloatVariable for arg in args):
+                made.symbolic = original(self, tx, args, kwargs)
+            return made
 
         return call
 
@@ -115,8 +130,9 @@ def take_changing_floats(is_ours: IsOurs, takes_floats: TakesFloats) -> Patch:
         @functools.wraps(original)
         def create(self: Any, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
             is_op = kind in ("call_function", "call_method", "call_module") and named.get("type_expr") is not float
-            if is_op and _has_floats(self.output_graph) and not takes_floats(target, args, kwargs, _is_float, _is_tensor):
-                end_graph(FLOAT, f"an argument of {getattr(target, '__name__', target)}")
+            if is_op and not takes_floats(target, args, kwargs, _is_float, _is_tensor):
+                what = f"an argument of {getattr(target, '__name__', target)}"
+                args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda arg: _symbol_for(arg, what))
             return original(self, kind, target, args, kwargs, *more, **named)
 
         return create
@@ -157,21 +173,55 @@ def _input(builder: Any, value: float) -> FloatVariable:
 
 
 def _calculated(tx: Any, function: Any, operands: Sequence[VariableTracker]) -> FloatVariable | None:
-    """What Python's arithmetic makes of floats and constants; None where no float changes, for what is no float, or raises."""
-    operands = [operand.realize() for operand in operands]
-    kinds = {type(operand) for operand in operands}
-    if FloatVariable not in kinds or not kinds <= {FloatVariable, ConstantVariable}:
+    """The float that Python's arithmetic makes of numbers, some of which change; None for anything else, or where it raises."""
+    if function not in _ARITHMETIC or all(map(_is_constant, operands)) or not all(map(_is_number, operands)):
         return None
-    values = [operand.value if type(operand) is FloatVariable else operand.as_python_constant() for operand in operands]
     try:
-        value = function(*values)
+        value = function(*map(_value_of, operands))
     except Exception:
         return None
     return FloatVariable(value, tx.output, function, operands) if type(value) is float else None
 
 
-def _has_floats(output: Any) -> bool:
-    return any(type(value) is FloatVariable for value in output.unspec_variable_map.values())
+def _takes_numbers(function: Any) -> bool:
+    """Whether it is Python's: no op of torch's, for which a float stays a number."""
+    return function in _ARITHMETIC or function in _OTHERS_OF_NUMBERS
+
+
+def _as_symbols(args: Sequence[VariableTracker]) -> list[VariableTracker]:
+    """With Dynamo's symbols for floats where there is no tensor: sizes come of them."""
+    symbols = [arg.symbolic if type(arg) is FloatVariable else arg for arg in args]
+    return [*args] if None in symbols or any(arg.is_tensor() for arg in args) else [arg for arg in symbols if arg is not None]
+
+
+def _symbol_for(arg: Any, what: str) -> Any:
+    """Dynamo's symbol for a float, for an op that cannot take it as it is."""
+    if not _is_float(arg):
+        return arg
+    return arg.node.meta.get(_SYMBOLIC) or end_graph(FLOAT, what)
+
+
+def _is_constant(operand: VariableTracker) -> bool:
+    return type(operand) is ConstantVariable
+
+
+def _is_number(operand: VariableTracker) -> bool:
+    if type(operand) is SymNodeVariable:
+        return isinstance(operand.sym_num, torch.SymInt) and _is_of_inputs(operand.as_proxy().node)
+    return type(operand) is FloatVariable or _is_constant(operand)
+
+
+def _is_of_inputs(node: torch.fx.Node) -> bool:
+    """Whether an int is an input of the graph, or calculated of such and constants."""
+    if node.op == "call_function":
+        return node.target in _ARITHMETIC and not node.kwargs and all(map(_is_of_inputs, node.all_input_nodes))
+    return node.op == "placeholder" and isinstance(node.meta.get("example_value"), torch.SymInt)
+
+
+def _value_of(operand: Any) -> Any:
+    if type(operand) is SymNodeVariable:
+        return operand.sym_num.node.hint
+    return operand.value if type(operand) is FloatVariable else operand.as_python_constant()
 
 
 def _is_float(value: Any) -> bool:
