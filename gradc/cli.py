@@ -80,6 +80,7 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_explain)
     command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
     command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
+    command.add_argument("--time", action="store_true", help="run it up to 300 times: is it faster compiled, or eagerly?")
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
@@ -106,7 +107,8 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    print(explain(load_function(options.target, "explain"), backend=options.backend or DEFAULT_BACKEND)())
+    step, backend = load_function(options.target, "explain"), options.backend or DEFAULT_BACKEND
+    print(explain(step, backend=backend, is_timed=options.time)())
     return 0
 
 

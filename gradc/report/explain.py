@@ -25,6 +25,8 @@ from gradc.report.check import copies, differentiate
 from gradc.text_table import table
 from gradc.torch_private.dynamo import compilations, is_compiled
 
+_MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
+
 
 @dataclasses.dataclass(frozen=True)
 class GraphBreak:
@@ -88,7 +90,9 @@ class Explanation:
             yield f"\ncaptured again: {recapture}"
 
 
-def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> Callable[..., Explanation]:
+def explain(
+    function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND, is_timed: bool = False
+) -> Callable[..., Explanation]:
     """Compile ``function``, run it twice with its backward, and say what was made of it.
 
         print(gradc.explain(model)(x))
@@ -99,6 +103,8 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
         function: a function or a module; one that gradc.compile returned is explained as it was compiled. It may be a
             whole step: backward runs from those results only that still have a graph.
         backend: for a function that is not compiled yet.
+        is_timed: go on to run it, up to 300 times, until it is clear whether it is faster compiled or eagerly. What a step
+            changes beside its arguments it changes as often.
 
     Returns:
         A function of the arguments, which are copied for each run, that returns an Explanation.
@@ -109,13 +115,14 @@ def explain(function: Callable[..., Any], *, backend: str = DEFAULT_BACKEND) -> 
     compiled = function if is_compiled(function) or isinstance(function, CompiledModule) else compile(function, backend=backend)
 
     def run(*args: Any) -> Explanation:
-        verdict = verdict_of(compiled)
+        verdict = verdict_of(function)
         reset()
         known = compilations()
         with listening() as events:
             _run_on_copies(compiled, args)
             first = len(events)
             _run_on_copies(compiled, args)
+        verdict = _verdict_of_runs(compiled, args) if is_timed else verdict
         new = [done for done in compilations() if not any(done is old for old in known)]
         return Explanation(
             graphs=tuple(event.what for event in events if isinstance(event.what, Graph)),
@@ -135,6 +142,14 @@ def _run_on_copies(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
     _, given = copies(compiled, args)
     with torch.random.fork_rng():
         differentiate(compiled(*given))
+
+
+def _verdict_of_runs(compiled: Callable[..., Any], args: tuple[Any, ...]) -> Verdict | None:
+    for _ in range(_MOST_RUNS):
+        if (verdict := verdict_of(compiled)) is not None:
+            return verdict
+        _run_on_copies(compiled, args)
+    return None
 
 
 def _is_break(what: object) -> TypeGuard[Uncompiled]:

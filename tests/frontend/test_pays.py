@@ -221,7 +221,7 @@ def test_reset_forgets(hands: Hands) -> None:
 
 def small() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 1))
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 1))
 
 
 def losses(module: nn.Module, call: Callable[[Tensor], Tensor], hands: Hands) -> list[Tensor]:
@@ -240,11 +240,11 @@ def losses(module: nn.Module, call: Callable[[Tensor], Tensor], hands: Hands) ->
 
 
 def test_a_module_trains_as_in_eager_through_the_trial_and_behind_it(hands: Hands) -> None:
-    module = small()
-    expected = losses(module, module, hands)
-    module = small()
+    eager, module = small(), small()
+    expected = losses(eager, eager, hands)
     compiled = gradc.compile(module, options=COMPARED)
     assert all(map(same_bits, losses(module, compiled, hands), expected))
+    assert all(map(same_bits, module.state_dict().values(), eager.state_dict().values()))
     assert num_compared() >= 30 and num_counted() > 20
     assert verdict_of(compiled) is not None and not gradc.counters["fallbacks"]
 
@@ -301,6 +301,21 @@ def test_values_that_are_none(value: object) -> None:
         gradc.compile(small(), options={"compare_with_eager": value})
     with pytest.raises(ConfigError, match="compare_with_eager"), contextlib.ExitStack() as stack:
         stack.enter_context(gradc.config.patch(compare_with_eager=value))
+
+
+def test_explain_times_a_step_where_asked(hands: Hands) -> None:
+    module, x = small(), torch.randn(5, 3)
+
+    def step() -> None:
+        hands.now += SLOW
+        module(x).sum().backward()
+
+    compiled = gradc.compile(step, options=COMPARED)
+    with gradc.config.patch(compare_with_eager=True):
+        explanation = gradc.explain(compiled, is_timed=True)()
+    assert explanation.verdict is not None and explanation.verdict.chosen is Arm.COMPILED
+    assert "runs compiled: 500 ms from call to call compiled, 500 ms eagerly" in str(explanation)
+    assert gradc.explain(compiled)().verdict is None
 
 
 def test_a_function_passes_for_what_was_compiled_wherever_that_is_looked_at(hands: Hands) -> None:
