@@ -128,6 +128,27 @@ FOUND = {
                 got = yield value * got
         """,
     ),
+    "objects are equal as their class says": program(
+        """
+        return x.sin(), len({Same(x), Same(n)}), {Same(1): a, Same(2): 3}[Same(n)]
+        """,
+        """
+        class Same:
+            def __init__(self, value):
+                self.value = value
+            def __eq__(self, other):
+                return isinstance(other, Same)
+            def __hash__(self):
+                return 1
+        """,
+    ),
+    "the local variables behind a graph": program(
+        """
+        y = x.sin()
+        print(n)
+        return y * 2, sorted(locals())
+        """
+    ),
 }  # fmt: skip
 
 

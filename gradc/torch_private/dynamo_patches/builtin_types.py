@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NoReturn
 
+from torch._dynamo.convert_frame import ConvertFrameAssert, ConvertFrameReturn
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -23,11 +24,12 @@ _DEFAULTS = ("__defaults__", "__kwdefaults__", "__code__")
 
 def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
     """End the graph where an object is formatted; leave code alone whose iterators differ in length, that goes on with a
-    generator behind a graph, or that writes into the defaults of a function.
+    generator behind a graph, that writes into the defaults of a function, or asks for ``locals()``.
 
     Dynamo formats behind the graph: by then the object may have changed, or not have its attributes yet. The error of a strict
     ``zip`` it words otherwise. Of a generator it makes an iterator over all that would come, which takes no ``send``. What a
-    function's defaults are it asks the function, while it keeps what was written to itself.
+    function's defaults are it asks the function, while it keeps what was written to itself. Behind a graph are those variables
+    alone that are read there.
     """
 
     def make_format(original: Method) -> Method:
@@ -84,6 +86,15 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
 
         return reconstruct
 
+    def make_convert(original: Method) -> Method:
+        @functools.wraps(original)
+        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            if "locals" in frame.f_code.co_names and is_ours(self._torchdynamo_orig_backend):
+                return ConvertFrameReturn(skip_reason="gradc: locals()")
+            return original(self, frame, *args, **kwargs)
+
+        return convert
+
     return Patch(
         "answer_as_builtin_types_do",
         "Dynamo formats objects too late, answers 1 for True, words errors otherwise, and uses up generators.",
@@ -93,6 +104,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
             Replace(RangeVariable, "sq_contains", make_contains),
             Replace(iterators, "raise_value_error", make_shorter),
             Replace(SideEffects, "mutation", make_mutation),
+            Replace(ConvertFrameAssert, "__call__", make_convert),
             Replace(LocalGeneratorObjectVariable, "reconstruct", make_generator),
         ),
     )

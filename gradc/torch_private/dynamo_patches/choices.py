@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import types
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
 from torch._dynamo.variables.lists import CommonListMethodsVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
-from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedSetVariable
+from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedObjectVariable, UserDefinedSetVariable
 
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -67,6 +69,16 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
 
         return call
 
+    def make_equal(original: Method) -> Method:
+        @functools.wraps(original)
+        def is_equal(self: Any, other: Any) -> bool:
+            is_asked = isinstance(getattr(self.python_type(), "__eq__", None), types.FunctionType)
+            if is_asked and is_compiling_for_gradc() and isinstance(other, UserDefinedObjectVariable):
+                _end_graph("equality of objects in a dictionary", "Their class says which are equal.")
+            return original(self, other)
+
+        return is_equal
+
     return Patch(
         "let_python_choose",
         "For max and min of tensors Dynamo takes torch's, which differ in ties and NaN; its sets keep the order of insertion.",
@@ -76,6 +88,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
             Replace(SetVariable, "tp_iter_impl", make_listing),
             Replace(SetVariable, "unpack_var_sequence", make_listing),
             Replace(SetVariable, "call_method", make_method),
+            Replace(UserDefinedObjectVariable, "is_python_equal", make_equal),
             Replace(CommonListMethodsVariable, "call_method", make_method),
         ),
     )
