@@ -149,6 +149,13 @@ FOUND = {
         return y * 2, sorted(locals())
         """
     ),
+    "where a float was zero there comes a tensor": program(
+        """
+        y = x.sin() * {1: a, 2: 3.0}[n]
+        return functools.reduce(lambda total, value: total * 0.5 + value, [y.sin(), y.tanh()], 1 - a)
+        """,
+        calls=("x, 5, 1.0", "x, 2, 1.0", "x, 1, 1.37", "x, 1, 1.5"),
+    ),
 }  # fmt: skip
 
 

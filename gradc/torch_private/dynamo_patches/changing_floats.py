@@ -153,7 +153,11 @@ def _same_sign(builder: Any, guard: Guard) -> None:
     """Guard the sign of a float that is zero."""
     sign = math.copysign(1, builder.get(guard))
     words = [f"math.copysign(1, {guard.name}) == {sign}"]
-    builder.get_guard_manager(guard).add_lambda_guard(lambda value: math.copysign(1, value) == sign, words, guard.user_stack)
+
+    def is_same(value: Any) -> bool:
+        return isinstance(value, float) and math.copysign(1, value) == sign  # asked before whether it is a float
+
+    builder.get_guard_manager(guard).add_lambda_guard(is_same, words, guard.user_stack)
 
 
 def _has_changed(builder: Any, value: float) -> bool:
