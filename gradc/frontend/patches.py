@@ -83,6 +83,7 @@ def patches() -> Patches:
             dynamo.warn_at_each_call(is_ours),
             dynamo.warn_of_nothing(),
             dynamo.leave_out_unused_work(),
+            dynamo.leave_out_unused_guards(),
             dynamo.skip_frames_of(_rooms()),
             dynamo.tell_graph_breaks(is_ours, _counter_of),
             dynamo.tell_skipped_frames(is_ours, _counter_of),

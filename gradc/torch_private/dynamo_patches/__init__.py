@@ -32,7 +32,7 @@ from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrenc
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
-from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_work
+from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 
@@ -57,6 +57,7 @@ __all__ = [
     "leave_calculated_floats_to_python",
     "leave_closed",
     "leave_kernels_alone",
+    "leave_out_unused_guards",
     "leave_out_unused_work",
     "leave_the_process_as_it_is",
     "let_python_choose",

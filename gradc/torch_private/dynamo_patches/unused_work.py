@@ -6,15 +6,19 @@ reads whole source files for the names of functions, and loads a hundred modules
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch._C._dynamo.guards import GuardManager
 from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
+from torch.utils.weak import TensorWeakRef
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
@@ -38,6 +42,45 @@ def leave_out_unused_work() -> Patch:
             Replace(OutputGraph, "get_replayed_side_effect_source_refs", _make_side_effects),
         ),
     )
+
+
+def leave_out_unused_guards() -> Patch:
+    """Do not ask, at each call, whether somebody has called torch._dynamo.mark_dynamic and its kin for a parameter."""
+    return Patch(
+        "leave_out_unused_guards",
+        "Five attributes of each parameter are looked up at each call, for marks that nobody puts on parameters.",
+        (
+            Replace(guards.GuardBuilder, "TENSOR_MATCH", _make_tensor_match),
+            Replace(GuardManager, "add_dimension_marking_guard", _make_marking_guard),
+        ),
+    )
+
+
+def _make_tensor_match(original: Method) -> Method:
+    @functools.wraps(original)
+    def match(self: Any, guard: Any, value: Any = None) -> Any:
+        if not is_compiling_for_gradc():
+            return original(self, guard, value)
+        value = value() if isinstance(value, TensorWeakRef) else value
+        value = self.get(guard) if value is None else value
+        token = _is_of_parameter.set(isinstance(value, torch.nn.Parameter))
+        try:
+            return original(self, guard, value)
+        finally:
+            _is_of_parameter.reset(token)
+
+    return match
+
+
+def _make_marking_guard(original: Method) -> Method:
+    @functools.wraps(original)
+    def add(self: Any, marked: Any, unmarked: Any, *others: Any) -> Any:
+        return None if _is_of_parameter.get() and not marked else original(self, marked, unmarked, *others)
+
+    return add
+
+
+_is_of_parameter: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_of_parameter", default=False)
 
 
 def _unless_logged(logs: tuple[logging.Logger, ...], unlogged: Any) -> Callable[[Method], Method]:

@@ -1,0 +1,48 @@
+"""Guards that no program needs are left out for gradc; those that are needed hold."""
+
+import torch
+from torch import nn
+
+import gradc
+
+
+def compiled(net):  # by another backend
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    return torch.compile(net, backend=backend), graphs
+
+
+def test_a_parameters_marks_are_not_asked_for_and_an_inputs_are():
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 3), torch.randn(5, 4)
+    run = gradc.compile(net)
+    expected = net(x)
+    run(x)
+    before = gradc.counters["stats"]["unique_graphs"]
+    torch._dynamo.maybe_mark_dynamic(net.weight, 0)
+    assert gradc.bits.same_bits(run(x), expected)
+    assert gradc.counters["stats"]["unique_graphs"] == before
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    assert gradc.bits.same_bits(run(x), expected)
+    assert gradc.counters["stats"]["unique_graphs"] == before + 1
+
+
+def test_a_parameter_that_is_marked_beforehand_is_guarded():
+    net, x = nn.Linear(4, 3), torch.randn(5, 4)
+    torch._dynamo.maybe_mark_dynamic(net.weight, 0)
+    run = gradc.compile(net)
+    assert gradc.bits.same_bits(run(x), net(x))
+
+
+def test_another_backend_asks_for_the_marks_of_parameters_as_before():
+    net, x = nn.Linear(4, 3), torch.randn(5, 4)
+    gradc.compile(nn.Linear(4, 3))(x)
+    run, graphs = compiled(net)
+    run(x)
+    torch._dynamo.maybe_mark_dynamic(net.weight, 0)
+    run(x)
+    assert len(graphs) == 2
