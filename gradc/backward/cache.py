@@ -303,6 +303,10 @@ class BackwardCache:
         settle_sizes(self.tape.fake_mode)
         try:
             tape = record_derivative(self.tape, segment, key, history)
+            if self._twin is not None:
+                twin = record_derivative(self._twin.tape, self._twin.segments[segment.number], key, history)
+                refuse_difference(tape.program, twin.program)
+                tape = dataclasses.replace(tape, twin=twin)
             if self.tape.symints:
                 tape = dataclasses.replace(tape, retrace=self._retrace_of_derivative(segment, key, history))
             derivative = self._build_region(tape, f"derivative of {self.name}")

@@ -22,7 +22,6 @@ from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
 from gradc.backward.specialized import CutTape
 from gradc.backward.trace import fake_tangent, saved_name
-from gradc.errors import UnsupportedError
 from gradc.ir.metadata import symbolic_number
 from gradc.ir.sizes import Sizes
 from gradc.ir.values import TensorMeta
@@ -56,8 +55,6 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
     Raises:
         UnsupportedError: for a node that does on fake tensors what it does not do on real ones.
     """
-    if tape.stand_ins is not None:
-        raise UnsupportedError("derivative of what a float that changes goes into", where=tape.line_of(segment.nodes[0]))
     refuse_other_formulas(tape, segment, create_graph=True)
     tangents, saved = _inputs(tape, segment, key, history)
     names = ["tangent"] * len(tangents) + [saved_name(tape, index) for index in segment.saved]
@@ -81,6 +78,7 @@ def record_derivative(tape: Tape, segment: Segment, key: BackwardKey, history: H
             f"{tape.program.name}_d",
             edges=edges,
             is_nested=history.weights is not None,
+            stand_ins=tape.stand_ins,
         )
     return dataclasses.replace(derivative, has_custom_ops=derivative.has_custom_ops or tape.has_custom_ops)
 

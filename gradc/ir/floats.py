@@ -45,6 +45,8 @@ TERMS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "float_of": float_of,
         "negative_of": lambda bits: -float_of(bits),
         "one_less_than": lambda bits: float_of(bits) - 1,
+        "two_less_than": lambda bits: float_of(bits) - 1 - 1,  # the exponent of a power, after two derivatives
+        "three_less_than": lambda bits: float_of(bits) - 1 - 1 - 1,
         "one_minus": lambda bits: 1 - float_of(bits),
     }
 )
