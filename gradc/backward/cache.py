@@ -26,7 +26,7 @@ from gradc.backward.key import BackwardKey, closest, key_of, nominal_key
 from gradc.backward.on_real_tensors import differentiate, run_on_real_tensors
 from gradc.backward.settings import Settings
 from gradc.backward.specialized import CutTape, Retrace, Specialized
-from gradc.backward.trace import Backward, trace_backward
+from gradc.backward.trace import Backward, released, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
 from gradc.executor import is_plan
 from gradc.ir.floats import refuse_difference
@@ -109,7 +109,9 @@ class BackwardCache:
 
         Raises:
             FallbackError: where eager would have to run it, under ``fullgraph``.
+            RuntimeError: eager's, where a node runs that saved what was written into afterwards.
         """
+        self._refuse_spoilt(call)
         with self._forced_autocast():
             try:
                 run = self._derived(call) if torch.is_grad_enabled() else self._replayed(call)
@@ -119,6 +121,13 @@ class BackwardCache:
                 return run()
             fallback(reason.kind, reason.detail, reason.where, fullgraph=self.settings.fullgraph)
             return self._run_eagerly(call)
+
+    def _refuse_spoilt(self, call: BackwardCall) -> None:
+        segment = call.segment
+        spoilt = {position: words for position, index in enumerate(segment.saved) if (words := self.tape.saved[index].spoilt)}
+        read = released(segment, call.tangents, call.needed)[0] if spoilt else ()
+        if words := next((spoilt[position] for position in read if position in spoilt), ""):
+            raise RuntimeError(words)
 
     @contextlib.contextmanager
     def _forced_autocast(self) -> Iterator[None]:
@@ -284,6 +293,8 @@ class BackwardCache:
 
     def _derived(self, call: BackwardCall) -> Callable[[], Sequence[Any]]:
         """How to give back the gradients that the derivative for such a call has made."""
+        if any(self.tape.saved[index].spoilt for index in call.segment.saved):
+            raise UnsupportedError("saved tensor modified in place inside the region", "in a segment that runs in part")
         derivative = self._derivative_of(call.segment, call.saved, call.tangents, call.needed)
         grads = derivative(*call.defined, *call.saved, *call.sizes.values.values())
         if grads is None:

@@ -65,7 +65,7 @@ def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None]
             lives.append(live)
             primals.append(Primal("tangent", live, edge_of(stand_in)))
     for live, edge in zip(saved, edges, strict=True):
-        if edge is not None:
+        if edge is not None and live is not None:
             lives.append(live)
             primals.append(Primal("saved", live, edge))
     by_index = dict(zip(segment.saved, saved, strict=True))

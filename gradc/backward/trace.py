@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         inputs.add_symbols()
         program = recorder.program(grads)
     program = pipeline.run(pipeline.backward(segment.shared if key.adds_up else ()), program)
-    return Backward(program, tuple(inputs.used), *_released(segment, key), _telling_views(program))
+    return Backward(program, tuple(inputs.used), *released(segment, key.tangents, key.needed), _telling_views(program))
 
 
 class _Inputs:
@@ -115,14 +116,14 @@ class _Inputs:
         self.recorder.add_input(tensor, saved_name(self.tape, index), label)
 
 
-def _released(segment: Segment, key: BackwardKey) -> tuple[tuple[int, ...], bool]:
-    """What the nodes that run for ``key`` own: those between a defined tangent and a needed exit."""
+def released(segment: Segment, tangents: Sequence[Any], needed: Sequence[bool]) -> tuple[tuple[int, ...], bool]:
+    """What the nodes that run own, those between a defined tangent and a needed exit; whether one saved what no hook sees."""
     inside = set(segment.nodes)
-    reached = {edge[0] for edge, tangent in zip(segment.entries, key.tangents, strict=True) if tangent is not None}
+    reached = {edge[0] for edge, tangent in zip(segment.entries, tangents) if tangent is not None}
     for node in segment.nodes:
         if node in reached:
             reached.update(target for target, _ in node.next_functions if target in inside)
-    wanted = {exit_.source for exit_, is_needed in zip(segment.exits, key.needed, strict=True) if is_needed}
+    wanted = {exit_.source for exit_, is_needed in zip(segment.exits, needed, strict=True) if is_needed}
     for node in reversed(segment.nodes):
         if any(target in wanted for target, _ in node.next_functions):
             wanted.add(node)

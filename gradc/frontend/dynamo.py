@@ -29,7 +29,7 @@ from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import is_cut_off, is_heard, is_saving_hooked_by_user
+from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
 
 
 class Backend:
@@ -96,9 +96,9 @@ def _guarded(
 
     def call(*inputs: Any) -> Any:
         given = floats(inputs)
-        reason = "float that decides what is called" if given is None else unsupported_mode() or _what_is_unusual(inputs)
-        if given is not None and not reason:
-            reason = _what_inner_gradients_miss(region, given)
+        reason = "float that decides what is called" if given is None else ""
+        if given is not None:
+            reason = unsupported_mode() or _what_is_unusual(region, inputs) or _what_inner_gradients_miss(region, given)
         if not reason and writes_inference and not torch.is_inference_mode_enabled():
             reason = "write into an inference tensor"
         if given is None or reason:
@@ -130,7 +130,9 @@ def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:
     return ""
 
 
-def _what_is_unusual(inputs: Sequence[Any]) -> str:
+def _what_is_unusual(region: Region, inputs: Sequence[Any]) -> str:
     if is_saving_hooked_by_user():
         return "saved-tensors hooks"
+    if are_saved_tensors_hooked() and any(saved.spoilt for saved in region.tape.saved):  # nothing checks what a hook packed
+        return "saved tensor modified in place inside the region"
     return "input that is a view made under no_grad" if any(map(is_cut_off, inputs)) else ""

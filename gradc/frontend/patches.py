@@ -51,6 +51,7 @@ def patches() -> Patches:
             tell_of_passes_as_in_eager(native.current_autograd_node),
             dynamo.answer_as_builtin_types_do(is_ours),
             dynamo.answer_as_in_eager(is_ours),
+            dynamo.break_graph_where_arguments_are_written(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.calculate_with_integers_in_python(is_ours),

@@ -18,7 +18,7 @@ class BackwardCall:
     Attributes:
         segment: whose backward it is.
         sizes: the values of the region's symbols.
-        saved: the unpacked tensors of ``segment.saved``.
+        saved: the unpacked tensors of ``segment.saved``; None for a spoilt one.
         tangents: the gradient of each entry, or None where none came; and beyond the entries, under create_graph, what the
             targets have got so far. See ``Segment.inlets``.
         needed: for each exit, whether its gradient is wanted.

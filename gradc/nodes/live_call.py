@@ -136,8 +136,10 @@ class Call:
         size = [dim if isinstance(dim, int) else self.sizes(Sym(dim.node.expr)) for dim in meta.shape]
         return torch.empty_strided(size, [0] * len(size), dtype=meta.dtype, device=meta.device)
 
-    def saved_value(self, index: int) -> torch.Tensor:
-        """A saved tensor as eager would have packed it: part of the live graph if it needs a gradient."""
+    def saved_value(self, index: int) -> torch.Tensor | None:
+        """A saved tensor as eager would have packed it: in the live graph if it needs a gradient; None for a spoilt one."""
+        if self.region.tape.saved[index].spoilt:
+            return None
         place = self.region.returned.of_saved[index]
         if place.is_primal:
             return self.primals[place.position]

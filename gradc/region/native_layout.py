@@ -24,10 +24,13 @@ from gradc.analysis.segments import Segment
 from gradc.backward.cache import BackwardCache
 from gradc.ir.metadata import symbolic_number
 from gradc.ir.values import Sym
+from gradc.nodes.live_call import Place
 from gradc.region.returned import Returned
 from gradc.tape.tape import Edge, Primal, Tape
 from gradc.tape.weight_casts import Cast
 from gradc.torch_private.autograd import input_metadata
+
+_NOWHERE = Place(False, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
-    ``saved``: (is primal, position, owner or -1, is on ctx).
+    ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "").
     """
 
     entries: list[Entry]
@@ -51,7 +54,7 @@ class NativeSegment:
     exits: list[tuple[int, int, int]]
     shared: tuple[tuple[int, ...], ...]
     targets: list[tuple[int, ...]]
-    saved: list[tuple[bool, int, int, bool]]
+    saved: list[tuple[bool, int, int, bool, str]]
     has_hidden_saves: bool
 
 
@@ -164,8 +167,9 @@ def _segment(
         exits.append((-1 if exit_.primal is None else exit_.primal, target, entry))
     saved = []
     for index in segment.saved:
-        place = returned.of_saved[index]
-        saved.append((place.is_primal, place.position, owner.get(tape.saved[index].edge, -1), index in segment.on_ctx))
+        place, source = returned.of_saved.get(index, _NOWHERE), tape.saved[index]
+        owned_by = owner.get(source.edge, -1)
+        saved.append((place.is_primal, place.position, owned_by, index in segment.on_ctx, source.spoilt))
     entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)

@@ -2,7 +2,8 @@
 
     choose_returned: (Hoisted, Outputs, segments) -> Returned
 
-Saved is what eager saves: each tensor that a node of a segment packed, unless it is an input of the Program: a call has those.
+Saved is what eager saves: each tensor that a node of a segment packed, unless it is an input of the Program: a call has those;
+or was written into since: nobody may read it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def choose_returned(hoisted: Hoisted, outputs: Outputs, segments: Sequence[Segme
         of_slot.setdefault(tape.slot_of(fake), position)
     for index in (index for segment in segments for index in segment.saved):
         saved = tape.saved[index]
+        if saved.spoilt:
+            continue
         primal = made.get(saved.edge, inputs.get(saved.slot))
         if primal is not None:
             of_saved[index] = Place(True, primal)

@@ -45,6 +45,11 @@ from gradc.torch_private.modes import autocast_nested, autocast_nesting, without
 
 _aten = torch.ops.aten
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
+_MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: [{} {}]{} is at version "
+    "{}; expected version {} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
+    "gradient, with torch.autograd.set_detect_anomaly(True)."
+)
 
 
 class TapeRecorder:
@@ -221,7 +226,7 @@ def _record(
         before = [_metadata(fake) for fake in fakes]
         tape = recorder.run(function, primals, fakes)
     _refuse_changed_primals(tape, fakes, before)
-    _refuse_changed_saved(tape)
+    tape = _marking_changed_saved(tape)
     tape = _letting_go_of_written_views(tape)
     tape = with_ctx_tensors(tape, _nodes(tape, [*tape.outputs, *_roots(tape)], [saved.edge for saved in tape.saved]))
     if tape.is_derivative or not tape.symints:
@@ -355,13 +360,25 @@ def _refuse_changed_primals(tape: Tape, fakes: list[Any], before: list[tuple[Any
             raise UnsupportedError("input whose shape or storage is changed", primal.name)
 
 
-def _refuse_changed_saved(tape: Tape) -> None:
-    """In-place use of a value that backward needs: eager raises at backward, with the right words, so eager runs it.
+def _marking_changed_saved(tape: Tape) -> Tape:
+    """With the error, for each value written into after it was saved, that eager raises where backward reads it.
 
-    What only nodes saved that a gradient inside has been taken through may be written into: a parameter, by its update.
+    A derivative, or what takes gradients inside, is refused. But what only nodes saved that a gradient inside has been taken
+    through may be written into: a parameter, by its update.
     """
-    for saved in _kept(tape) if tape.inner_gradients else tape.saved:
-        _unchanged(saved.fake, saved.version)
+    if tape.is_derivative or tape.inner_gradients:
+        for saved in _kept(tape) if tape.inner_gradients else tape.saved:
+            _unchanged(saved.fake, saved.version)
+        return tape
+    return dataclasses.replace(tape, saved=tuple(map(_marked, tape.saved)))
+
+
+def _marked(saved: Saved) -> Saved:
+    if saved.fake._version == saved.version:
+        return saved
+    made_by = f", which is output {saved.edge[1]} of {saved.edge[0].name()}," if saved.edge is not None else ""
+    spoilt = _MODIFIED.format(saved.fake.type(), list(saved.fake.shape), made_by, saved.fake._version, saved.version)
+    return dataclasses.replace(saved, edge=None, spoilt=spoilt)
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:

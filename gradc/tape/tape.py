@@ -45,6 +45,7 @@ class Saved:
 
     ``slot`` is its slot in the forward Program, ``edge`` the tape edge of its value (None if it needs no gradient), and
     ``fake`` the fake tensor itself. One that ``is_on_ctx`` was not saved: the code of a custom op put it there by itself.
+    ``spoilt`` is the error that eager raises where backward reads it, since it was written into after it was saved; or "".
     """
 
     slot: int
@@ -52,6 +53,7 @@ class Saved:
     fake: torch.Tensor
     version: int
     is_on_ctx: bool = False
+    spoilt: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from tests.oracle import constant, leaf
 from tests.semantics.registry import case
 
 MUTATED = "Inputs mutated in place"
-RECORDED = "input mutated in place with gradient recording"
 ALIASED = "Outputs that alias inputs or each other"
 
 
@@ -45,7 +44,7 @@ def test_leaf_raises(compile, x, w):
     compile(f)(x, w)
 
 
-@case(MUTATED, leaf(4, 6), leaf(4, 6), fallback=RECORDED)
+@case(MUTATED, leaf(4, 6), leaf(4, 6))
 def test_non_leaf(compile, x, w):
     def f(a, w):
         a.mul_(w)
@@ -57,7 +56,7 @@ def test_non_leaf(compile, x, w):
     return a, y
 
 
-@case(MUTATED, leaf(4, 6), leaf(4, 6), fallback=RECORDED)
+@case(MUTATED, leaf(4, 6), leaf(4, 6))
 def test_non_leaf_by_copy(compile, x, w):
     def f(a, w):
         a[:, :3].copy_(w[:, 3:])
@@ -69,7 +68,7 @@ def test_non_leaf_by_copy(compile, x, w):
     return a
 
 
-@case(MUTATED, constant(4, 6), leaf(4, 6), fallback=RECORDED)
+@case(MUTATED, constant(4, 6), leaf(4, 6))
 def test_constant_becomes_differentiable(compile, x, w):
     def f(a, w):
         a.add_(w)
@@ -127,7 +126,7 @@ def test_same_tensor_twice(compile, x, w):
     return y
 
 
-@case(MUTATED, leaf(8), fallback=RECORDED)
+@case(MUTATED, leaf(8))
 def test_base_and_view_of_it(compile, x):
     def f(base, view):
         view.mul_(2)
@@ -185,7 +184,7 @@ def test_out_argument(compile, x, out):
     return compile(lambda x, out: torch.exp(x, out=out))(x, out)
 
 
-@case(MUTATED, constant(4, 6), leaf(4, 6), fallback=RECORDED)
+@case(MUTATED, constant(4, 6), leaf(4, 6))
 def test_copy_into_input_of_other_dtype(compile, x, w):
     target = torch.zeros(4, 6, dtype=torch.float64)
     y = compile(lambda t, x, w: t.copy_(x * w).sin())(target, x, w)
@@ -403,7 +402,7 @@ def test_attribute_mutation(compile, x, w):
     return cache.last, y
 
 
-@case(ALIASED, leaf(4, 6), fallback=RECORDED)
+@case(ALIASED, leaf(4, 6))
 def test_graph_break_between(compile, x):
     def f(x):
         y = x.sin()

@@ -76,6 +76,10 @@ void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValu
   variable_list kept;
   saved.reserve(node.layout().saved.size());
   for (const auto& source : node.layout().saved) {
+    if (!source.spoilt.empty()) {
+      saved.emplace_back();
+      continue;
+    }
     const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
     if (source.is_kept) {
       kept.resize(node.layout().saved.size());

@@ -25,7 +25,8 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   variable_list saved;
   saved.reserve(saved_.size());
   for (size_t position = 0; position < saved_.size(); ++position) {
-    saved.push_back(unpack(position));
+    // A spoilt one is none of what is kept; Python raises if a node that runs would read it.
+    saved.push_back(layout().saved[position].spoilt.empty() ? unpack(position) : at::Tensor());
     if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
       owner->show_entries(owner->layout().entries.size());
     }
@@ -74,7 +75,7 @@ void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& ne
 
 std::optional<variable_list> SegmentNode::differentiate(
     const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
-  if (!at::GradMode::is_enabled() || region_->forced_autocast || !is_usual(tangents)) {
+  if (!at::GradMode::is_enabled() || region_->forced_autocast || !is_usual(tangents) || layout().has_spoilt) {
     return std::nullopt;
   }
   Key key = make_key(region_->forced_autocast, tangents, layout().entries.size(), needed);

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace gradc {
@@ -28,12 +29,14 @@ struct ExitLayout {
 };
 
 // One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1. One that `is_kept` the user's code
-// keeps by itself: no hook sees it, nothing checks its version, and backward does not free it.
+// keeps by itself: no hook sees it, nothing checks its version, and backward does not free it. `spoilt` is the error for reading
+// what was written into after it was saved: such a tensor has no position. Empty for any other.
 struct SavedLayout {
   bool is_primal = false;
   int64_t position = 0;
   int64_t owner = -1;
   bool is_kept = false;
+  std::string spoilt;
 };
 
 // Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and
@@ -46,6 +49,7 @@ struct SegmentLayout {
   std::vector<std::vector<size_t>> targets; // exits that lead to the same edge; empty if detours are in the way
   std::vector<SavedLayout> saved;
   bool has_hidden_saves = false;
+  bool has_spoilt = false;
 };
 
 // What Python does for a segment (python_derive.cpp): compile for a key, or compute the gradients itself.

@@ -77,6 +77,8 @@ bool SegmentNode::is_kept(size_t position) const {
 }
 
 at::Tensor SegmentNode::unpack(size_t position) {
+  const auto& spoilt = layout().saved[position].spoilt;
+  TORCH_CHECK(spoilt.empty(), spoilt);
   return is_kept(position) ? kept_[position] : saved_[position].unpack(getptr());
 }
 

@@ -36,11 +36,13 @@ from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tel
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
+from gradc.torch_private.dynamo_patches.written_arguments import break_graph_where_arguments_are_written
 
 __all__ = [
     "NATIVE_STEP",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
+    "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",

@@ -1,0 +1,130 @@
+"""What is written into after a node saved it: backward raises where eager does, and the rest is compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import gradc
+from tests.oracle import check, leaf
+
+
+def spoilt_and_not(x, w):
+    hidden = torch.exp(x * 2)
+    spoilt = hidden.sin()
+    hidden.add_(1)
+    return spoilt, (x * w).tanh()
+
+
+@pytest.mark.parametrize("retain_graph", [False, True])
+def test_backward_raises_where_eager_does(retain_graph):
+    def step(compile, x, w):
+        spoilt, fine = compile(spoilt_and_not)(x, w)
+        fine.sum().backward(retain_graph=retain_graph)
+        spoilt.sum().backward()
+
+    report = check(step, leaf(4), leaf(4))
+    assert report.eager.error is not None and "modified by an inplace operation" in str(report.compiled.error)
+
+
+def test_words_of_the_error():
+    x = torch.ones(4, requires_grad=True)
+    words = r"\[torch.FloatTensor \[4\]\], which is output 0 of ExpBackward0, is at version 1; expected version 0 instead"
+    with pytest.raises(RuntimeError, match=words):
+        gradc.compile(spoilt_and_not)(x, x)[0].sum().backward()
+
+
+def test_a_backward_that_does_not_get_there():
+    def step(compile, x, w):
+        spoilt, fine = compile(spoilt_and_not)(x, w)
+        return spoilt, torch.autograd.grad(fine.sum(), (x, w))
+
+    check(step, leaf(4), leaf(4))
+
+
+def test_only_one_input_needs_what_is_spoilt():
+    """One segment: the product saved both factors, of which one was written into."""
+
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            factor = w.exp().detach()
+            y = x * factor * w
+            factor.mul_(2)
+            return y.sin()
+
+        results = []
+        for wanted in (w, x):
+            try:
+                results += torch.autograd.grad(f(x, w).sum(), wanted)
+            except RuntimeError as error:
+                results.append(type(error).__name__)
+        return results
+
+    check(step, leaf(4), leaf(4))
+
+
+@pytest.mark.parametrize("wanted", ["w", "x"])
+def test_create_graph(wanted):
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            factor = w.exp().detach()
+            y = x * factor * w
+            factor.mul_(2)
+            return y.sin()
+
+        (slope,) = torch.autograd.grad(f(x, w).sum(), w if wanted == "w" else x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), (x, w))
+
+    check(step, leaf(4), leaf(4), allow_fallback=True)
+
+
+def test_input_that_is_written_into_without_recording():
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            y = (x * w).sin()
+            with torch.no_grad():
+                w.add_(1)
+            return y, x.cos()
+
+        y, z = f(x, w)
+        z.sum().backward()
+        y.sum().backward()
+
+    report = check(step, leaf(4), leaf(4))
+    assert report.eager.error is not None
+
+
+def test_result_that_is_returned_too():
+    """The tensor itself goes on, with its new history."""
+
+    def step(compile, x, w):
+        @compile
+        def f(x, w):
+            hidden = torch.exp(x * w)
+            y = hidden.sin()
+            hidden.mul_(w)
+            return y, hidden
+
+        y, hidden = f(x, w)
+        results = [y, hidden, hidden._version]
+        try:
+            hidden.sum().backward()
+        except RuntimeError as error:
+            results.append(type(error).__name__)
+        return results
+
+    check(step, leaf(4), leaf(4))
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_under_checkpoint_nothing_is_checked(dynamic):
+    def step(compile, x, w):
+        f = compile(spoilt_and_not, dynamic=dynamic)
+        spoilt, fine = checkpoint(f, x, w, use_reentrant=False)
+        (spoilt + fine).sum().backward()
+
+    check(step, leaf(4), leaf(4), allow_fallback=True)
