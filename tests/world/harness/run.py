@@ -35,7 +35,7 @@ from tests.world.harness.training import EAGERLY, WAYS, Training, Way
 
 NUM_STEPS = 4
 MAX_ROUNDS = 100  # for the shortest steps: single ones are stopped by other processes
-SECONDS_OF_ROUNDS = 5.0
+SECONDS_OF_ROUNDS = 2.0
 SHOWN = 6
 
 
