@@ -61,14 +61,8 @@ def result_of(kept: dict[str, Any]) -> Result:
 
 def page(records: dict[str, Record]) -> str:
     versions = {name: version for record in records.values() for name, version in record.versions.items()}
-    lines = [
-        "# Unmodified libraries",
-        "",
-        HEAD,
-        "",
-        "Versions: " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + ".",
-        "",
-    ]
+    said = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    lines = [HEAD, f"Versions: {said}.", ""]
     lines += _verdicts(records) + _left_out(records)
     return "\n".join(lines) + "\n"
 
