@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradc.bits import same_bits
 from gradc.shadow.world import UnverifiableError, is_stateful
-from gradc.torch_private.autograd import is_view, storage_key
+from gradc.torch_private.autograd import is_cut_off, storage_key
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.running_twice import is_in_transform, put_back_version, with_lazy_bits_of, without_lazy_bits
 
@@ -207,8 +207,10 @@ def _refuse(tensor: Tensor) -> None:
         raise UnverifiableError("a tensor subclass")
     if is_in_transform(tensor):
         raise UnverifiableError("a function transform")
-    if tensor.requires_grad and tensor.is_leaf and is_view(tensor):
-        raise UnverifiableError("an argument that is a view and a leaf")
+    if tensor.requires_grad and not tensor.is_leaf and (tensor.is_conj() or tensor.is_neg()):
+        raise UnverifiableError("an argument that is still to be conjugated")
+    if is_cut_off(tensor):
+        raise UnverifiableError("an argument that is a view made under no_grad")
 
 
 def _has_storage(tensor: Tensor) -> bool:

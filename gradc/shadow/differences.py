@@ -1,6 +1,6 @@
 """What differs between a call in eager and the same call compiled, in words.
 
-differences: (values that eager left, those that the compiled call left, the copies that eager had) -> sentences
+differences: (values that eager left, those that the compiled call left, the copies that eager had) -> names, sentences
 """
 
 from __future__ import annotations
@@ -13,29 +13,45 @@ from torch import Tensor
 
 from gradc.bits import same_bits
 from gradc.shadow.copies import Copies
+from gradc.shadow.world import is_address
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def differences(eager: dict[str, Any], compiled: dict[str, Any], copies: Copies) -> Iterator[str]:
-    """One sentence for each value that is not eager's."""
+def differences(eager: dict[str, Any], compiled: dict[str, Any], copies: Copies) -> Iterator[tuple[str, str]]:
+    """The name of each value that is not eager's, and a sentence."""
     for name in dict.fromkeys([*eager, *compiled]):
         if name not in compiled:
-            yield f"{name}: eager leaves {_in_words(eager[name])}, the compiled call nothing"
+            yield name, f"{name}: eager leaves {_in_words(eager[name])}, the compiled call nothing"
         elif name not in eager:
-            yield f"{name}: eager leaves nothing, the compiled call {_in_words(compiled[name])}"
+            yield name, f"{name}: eager leaves nothing, the compiled call {_in_words(compiled[name])}"
         elif text := difference(eager[name], compiled[name], copies):
-            yield f"{name}: {text}"
+            yield name, f"{name}: {text}"
 
 
 def difference(eager: Any, compiled: Any, copies: Copies) -> str:
     """How ``compiled`` is not ``eager``; "" if nothing differs."""
     if isinstance(eager, Tensor) and isinstance(compiled, Tensor):
         return _of_identity(eager, compiled, copies) or of_tensors(eager, compiled) or _of_versions(compiled, copies)
+    if is_address(eager) and is_address(compiled):
+        return ""
     if isinstance(eager, _PLAIN) or isinstance(compiled, _PLAIN):
         return "" if same_bits(eager, compiled) else f"{_in_words(compiled)}, in eager {_in_words(eager)}"
     return _of_state(eager, compiled)
+
+
+def irreproducible(eager: dict[str, Any], again: dict[str, Any]) -> set[str]:
+    """The names of what eager itself did not get twice: the time, say."""
+    return {
+        name for name in {*eager, *again} if name not in eager or name not in again or not _is_alike(eager[name], again[name])
+    }
+
+
+def _is_alike(eager: Any, again: Any) -> bool:
+    if isinstance(eager, Tensor) and isinstance(again, Tensor):
+        return not of_tensors(eager, again)
+    return not (isinstance(eager, _PLAIN) or isinstance(again, _PLAIN)) or same_bits(eager, again)
 
 
 def of_tensors(eager: Tensor, compiled: Tensor) -> str:

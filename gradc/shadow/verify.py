@@ -29,12 +29,12 @@ from gradc.ambient import unsupported_mode
 from gradc.errors import DifferenceWarning, FallbackError
 from gradc.journal import count, fallback, num_compiled
 from gradc.shadow import process
-from gradc.shadow.differences import differences
+from gradc.shadow.differences import differences, irreproducible
 from gradc.shadow.eagerly import Outcome, Run, outcome_of
 from gradc.shadow.gradients import Input, Output, Shadow, watch
 from gradc.shadow.world import UnverifiableError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_inside_backward, next_sequence_nr
-from gradc.torch_private.running_twice import gradient_edge
+from gradc.torch_private.running_twice import gradient_edge, is_inside_compiled_code
 
 MAX_TOLD = 5
 PATIENCE = 60.0  # seconds for which a thread waits until another one has verified its call
@@ -120,13 +120,13 @@ class _Verifier:
 
     def _differences(self, run: Run, eager: Outcome, compiled: Outcome) -> Any:
         if (eager.error is None) != (compiled.error is None) or not isinstance(compiled.error, type(eager.error)):
-            yield f"it {_ending(compiled)}, in eager it {_ending(eager)}"
+            yield "", f"it {_ending(compiled)}, in eager it {_ending(eager)}"
         elif eager.error is None:
             yield from differences(run.values_of_eager, run.values(compiled), run.copies)
         now = process.settings()
         for name, value in run.settings_of_eager.items():
             if name in now and not process.is_same(now[name], value):
-                yield f"{name}: another state than eager's"
+                yield name, f"{name}: another state than eager's"
 
     def _watch(self, run: Run, edges: dict[int, Any], first_number: int) -> None:
         inputs = [
@@ -147,23 +147,31 @@ class _Verifier:
         self.num_compiled = num_compiled()
         count("verified", "backwards")
         if found and not self.difference:
-            self._tell(found, "The gradients of this call are gradc's; it runs eagerly from now on.")
+            self._tell([("", text) for text in found], "The gradients of this call are gradc's; it runs eagerly from now on.")
 
-    def _give_up(self, found: list[str], run: Run, compiled: Outcome, edges: dict[int, Any], args: Any, kwargs: Any) -> Any:
+    def _give_up(self, found: list[tuple[str, str]], run: Run, compiled: Outcome, edges: Any, args: Any, kwargs: Any) -> Any:
         """Eager's result, where what the compiled call has done can be undone."""
-        can_be_undone = _edges(run) == edges
-        what = "result is eager's" if can_be_undone else "result is gradc's, for it wrote into tensors with a history"
-        self._tell(found, f"This call's {what}; it runs eagerly from now on.")
-        if not can_be_undone:
+        if _edges(run) != edges:
+            self._tell(
+                found, "This call's result is gradc's, for it wrote into tensors with a history; it runs eagerly from now on."
+            )
             return compiled.unwrap()
         run.undo()
+        again = Run(self.target, args, kwargs)
+        again.eagerly()
+        again.copies.release_hooks()
+        noise = irreproducible(run.values_of_eager, again.values_of_eager)
+        if left := [(name, text) for name, text in found if name not in noise]:
+            self._tell(left, "This call's result is eager's; it runs eagerly from now on.")
+        else:
+            _leave_out("eager itself gives another result when it runs again")
         return self.target(*args, **kwargs)
 
-    def _tell(self, found: list[str], consequence: str) -> None:
-        self.difference = found[0]
+    def _tell(self, found: list[tuple[str, str]], consequence: str) -> None:
+        self.difference = found[0][1]
         count("verified", "differences")
         more = [f"  and {len(found) - MAX_TOLD} more"] if len(found) > MAX_TOLD else []
-        lines = [f"gradc: {self.name} does not do what eager does.", *(f"  {text}" for text in found[:MAX_TOLD]), *more]
+        lines = [f"gradc: {self.name} does not do what eager does.", *(f"  {text}" for _, text in found[:MAX_TOLD]), *more]
         lines += [f"  at {place}"] if (place := _place(self.target)) else []
         warnings.warn("\n".join([*lines, f"  {consequence}"]), DifferenceWarning, stacklevel=2)
 
@@ -179,6 +187,8 @@ def _refuse() -> None:
         raise UnverifiableError("saved-tensors hooks")
     if is_inside_backward():
         raise UnverifiableError("inside a backward pass")
+    if is_inside_compiled_code():
+        raise UnverifiableError("inside compiled code")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise UnverifiableError("torch.distributed")
 

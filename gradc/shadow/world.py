@@ -26,6 +26,7 @@ from torch import Tensor
 from gradc.shadow.containers import Container, Pairs, container_of, of_attributes, of_dict, of_globals
 
 MAX_CONTAINERS = 200_000
+_MOST = 2**40  # of numbers that are no addresses
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _ITERATORS: tuple[type, ...] = (itertools.count, type(iter([])), type(iter(())), type(iter(range(0))))  # that can be copied
 _CLOSED = ("torch._", "torch.jit", "torch.fx", "torch.utils.hooks", "torch.overrides", "gradc.")
@@ -140,6 +141,8 @@ class _Explorer:
             self.visit("", vars(function)["_torchdynamo_orig_callable"])
         if _is_closed(function.__globals__.get("__name__", "")):
             return
+        if vars(function):
+            self._enter(function.__name__, of_dict(vars(function)))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self.visit(name, cell)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
@@ -155,7 +158,7 @@ class _Explorer:
         parts = {name: part for name, part in vars(kind).items() if not name.startswith("__")}
         self._enter(kind.__name__, of_attributes(kind, (name for name in parts if _is_data(parts[name]))))
         for part in vars(kind).values():
-            if isinstance(part, types.FunctionType | staticmethod | classmethod | property):
+            if isinstance(part, types.FunctionType | staticmethod | classmethod | property | functools._lru_cache_wrapper):
                 self.visit("", part)
 
     def _enter_object(self, path: str, value: Any) -> None:
@@ -175,7 +178,12 @@ def _joined(path: str, key: Any) -> str:
         if not key or key in _HIDDEN:
             return path
         return f"{path}.{key}" if path else key
-    return f"{path}[{key if isinstance(key, int) else type(key).__name__}]"
+    return f"{path}[{key if isinstance(key, int) and not is_address(key) else type(key).__name__}]"
+
+
+def is_address(value: Any) -> bool:
+    """True for what may be an identity: copies have other ones."""
+    return isinstance(value, int) and abs(value) > _MOST
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

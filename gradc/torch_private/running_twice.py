@@ -13,6 +13,11 @@ def nothing_compiled() -> contextlib.AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
+def is_inside_compiled_code() -> bool:
+    """True where Dynamo looks at what is called: what it compiled is left for a while, and its stance cannot be changed."""
+    return torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False)
+
+
 def put_back_version(tensor: torch.Tensor, version: int) -> None:
     """Have the tensor's version counter say ``version`` again."""
     if tensor._version != version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import warnings
 from typing import Any
 
@@ -236,6 +237,52 @@ def test_what_cannot_be_copied_is_left_out_with_the_reason():
     compiled = gradc.compile(f, options=VERIFY)
     assert compiled(torch.ones(2), (number for number in (2, 3))).tolist() == [2.0, 2.0]
     assert counted() == {"left out: a generator": 1}
+
+
+def test_the_time_is_no_difference():
+    def f(x: Tensor) -> tuple[Tensor, float]:
+        return x * 2, time.perf_counter()
+
+    gradc.compile(f, options=VERIFY)(torch.ones(2))
+    assert counted() == {"calls": 1, "left out: eager itself gives another result when it runs again": 1}
+
+
+def test_what_a_function_keeps_by_identity_is_no_difference():
+    seen: dict[int, Tensor] = {}
+
+    def f(x: Tensor) -> Tensor:
+        seen[id(x)] = x
+        return x * 2
+
+    x = torch.ones(2)
+    gradc.compile(f, options=VERIFY)(x)
+    assert counted() == {"calls": 1}
+    assert seen == {id(x): x}
+
+
+def test_an_attribute_of_the_function_is_written_once():
+    def f(x: Tensor) -> Tensor:
+        f.calls += 1  # type: ignore[attr-defined]
+        return x * f.calls  # type: ignore[attr-defined]
+
+    f.calls = 0  # type: ignore[attr-defined]
+    assert gradc.compile(f, options=VERIFY)(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert counted() == {"calls": 1}
+    assert f.calls == 1  # type: ignore[attr-defined]
+
+
+def test_state_of_two_parameters_under_one_name_is_copied_twice():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    compiled = gradc.compile(step, options={"verify": 3})
+    for _ in range(3):
+        compiled(torch.randn(4, 3))
+    assert "differences" not in counted()
 
 
 def test_an_error_of_eager_s_is_the_user_s():
