@@ -60,10 +60,12 @@ class Copies:
         return self.known(value)
 
     def known(self, value: Any) -> Any:
-        """``of``, but what was not copied stays as it is."""
+        """``of``, but what was not copied stays as it is. The identity of what was copied is that of its copy."""
         if isinstance(value, tuple):
             parts = [self.known(part) for part in value]
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else _tuple_like(value, parts)
+        if type(value) is int and value in self._pairs:
+            return id(self._pairs[value].copy)
         pair = self._pairs.get(id(value))
         return value if pair is None else pair.copy
 
@@ -222,7 +224,7 @@ def cloned(tensor: Tensor) -> Tensor:
     plain = tensor.detach()
     made = plain.clone()
     if _has_storage(plain) and made.stride() != plain.stride():
-        return like(plain, plain.untyped_storage().clone())
+        return with_lazy_bits_of(plain, like(without_lazy_bits(plain), plain.untyped_storage().clone()))
     return made
 
 

@@ -141,8 +141,7 @@ class _Explorer:
             self.visit("", vars(function)["_torchdynamo_orig_callable"])
         if _is_closed(function.__globals__.get("__name__", "")):
             return
-        if vars(function):
-            self._enter(function.__name__, of_dict(vars(function)))
+        self._enter(function.__name__, of_dict(vars(function)))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self.visit(name, cell)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
