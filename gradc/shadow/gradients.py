@@ -161,6 +161,8 @@ class _Watch:
 
     def _compare(self, number: int) -> None:
         current = self.passes.pop(number)
+        if current.is_differentiable:
+            self.reason = "backward of a backward"  # it enters the graph by nodes that are no outputs of the call
         wanted = [place for place, _ in enumerate(self.inputs) if place in current.arrived]
         if not wanted or not current.tangents:
             return
@@ -171,8 +173,6 @@ class _Watch:
             return
         texts = [_difference(self.inputs[place].name, grad, current.arrived[place]) for place, grad in zip(wanted, grads)]
         self.shadow.tell([text for text in texts if text])
-        if current.is_differentiable:
-            self.reason = "backward of a backward"  # it enters the graph by nodes that are no outputs of the call
         if not current.is_graph_kept:
             self.outputs, self.inputs, self.reason = [], [], "backward once more"
 
