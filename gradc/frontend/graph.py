@@ -18,11 +18,13 @@ import torch.fx
 
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
+from gradc.frontend import functions
 from gradc.frontend.cells import decomposed
 from gradc.frontend.floats import is_float_input
 from gradc.frontend.plain_tensors import as_for_plain_tensors, method_named
 from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
+from gradc.torch_private.plain_functions import AUTOGRAD_FUNCTION
 
 _CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}
 
@@ -127,6 +129,9 @@ class _Runner(torch.fx.Interpreter):
         return self.env[node]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is AUTOGRAD_FUNCTION:
+            self.tape.has_functions = True
+            return functions.apply(*args, **kwargs)
         if target is torch.ops.higher_order.tag_activation_checkpoint:  # under fullgraph=True: inlined, saves all
             return _Runner(args[0], self.tape).outputs_of(args[1:])
         if target is torch.autograd.grad:

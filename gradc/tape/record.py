@@ -63,6 +63,7 @@ class TapeRecorder:
         self.recorder = ViewRecorder(name, lift=self._lift_constant, place=self._place)
         self.primals: Sequence[Primal] = ()
         self.inner_gradients: list[InnerGradient] = []
+        self.has_functions = False  # whether the function that is recorded calls an autograd.Function
         self._where = ""
         self._lines: list[tuple[int, str]] = []
         self._may_cast = is_derivative and is_nested
@@ -115,7 +116,7 @@ class TapeRecorder:
             is_derivative=self.is_derivative,
             is_nested=self.is_nested,
             inner_gradients=tuple(self.inner_gradients),
-            has_custom_ops=any(is_custom(call.op) for call in program.instructions),
+            has_custom_ops=self.has_functions or any(is_custom(call.op) for call in program.instructions),
             first_sequence_nr=first_sequence_nr,
             lines=tuple(self._lines),
             symints=MappingProxyType(symints),

@@ -131,4 +131,4 @@ class Double(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return grad * 2
+        return grad * (2 if torch.is_grad_enabled() else 2.0)

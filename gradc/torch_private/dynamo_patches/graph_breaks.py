@@ -17,6 +17,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.plain_functions import is_plain
 
 
 def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
@@ -25,14 +26,14 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
     Dynamo has operators of its own for the first two. That for a Function forgets ``set_materialize_grads`` and the Python
     state that backward reads; that for checkpoint leaves recomputation to a partitioner. Hooks it registers behind the graph,
     when a tensor may have been written into. Called eagerly, all do what they do. Under ``fullgraph=True`` checkpoint and
-    hooks stay in the graph; a Function raises, with this reason.
+    hooks stay in the graph, and plain Functions; others raise, with this reason.
     """
 
-    def breaking(name: str, explanation: str, raises_in_fullgraph: bool = False) -> Callable[[Method], Method]:
+    def breaking(name: str, explanation: str, stays: Callable[[Any], bool] = lambda _: True) -> Callable[[Method], Method]:
         def make(original: Method) -> Method:
             @functools.wraps(original)
             def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-                if is_ours(tx.output.compiler_fn) and (raises_in_fullgraph or not tx.one_graph):
+                if is_ours(tx.output.compiler_fn) and not (tx.one_graph and stays(self)):
                     unimplemented(gb_type=name, context=str(self), explanation=explanation, hints=[])
                 return original(self, tx, *args, **kwargs)
 
@@ -43,7 +44,7 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
     function = breaking(
         "gradc: autograd.Function",
         "gradc runs autograd.Function as eager does: what it does in backward is known only then.",
-        raises_in_fullgraph=True,
+        stays=lambda variable: is_plain(variable.fn_cls),
     )
     checkpoint = breaking(
         "gradc: checkpoint",
