@@ -156,6 +156,12 @@ FOUND = {
         """,
         calls=("x, 5, 1.0", "x, 2, 1.0", "x, 1, 1.37", "x, 1, 1.5"),
     ),
+    "a leaf is followed by a tensor with a node": program(
+        """
+        return x * 2 if x.grad_fn is None else x * 3
+        """,
+        calls=("x, 1, 0.5", "x * 1, 1, 0.5", "x.detach(), 1, 0.5", "x, 1, 0.5"),
+    ),
 }  # fmt: skip
 
 

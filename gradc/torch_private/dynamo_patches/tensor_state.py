@@ -6,6 +6,8 @@ import functools
 from typing import Any
 
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
@@ -19,7 +21,7 @@ _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
     """End the graph where ``_version``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
 
-    Code that reads a node is left alone; what it calls is compiled.
+    Code that reads a node is left alone; what it calls is compiled. That an argument has none is guarded.
 
     Behind a graph's end the tensor has eager's version and warns as in eager. Its node is a segment's, though: a function that
     asks its own tensors for more than whether they have one runs as it is.
@@ -65,6 +67,8 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def node(self: Any, tx: Any) -> Any:
             if not self.has_grad_fn or self.source or not is_ours(tx.output.compiler_fn):
+                if self.source and not self.has_grad_fn and is_ours(tx.output.compiler_fn):
+                    install_guard(AttrSource(self.source, "grad_fn").make_guard(GuardBuilder.CONSTANT_MATCH))
                 return original(self, tx)
             if not _is_compared_with_none(tx):
                 _end_graph("grad_fn", "What gradc compiles has segments for nodes.", skip_frame=True)
