@@ -242,8 +242,9 @@ $new = $t * nest$u["rows"][1][0]
 $keep = nest$u
 
 ## tensors as keys
-ids$u = {$var: 1.5}
-$new = $var * ids$u[$var]
+key$u = $t
+ids$u = {key$u: 1.5}
+$new = key$u * ids$u[key$u]
 
 ## truth of containers
 $keep = (bool([]), not {}, bool((0,)), [] or "empty", len({}) == 0)
