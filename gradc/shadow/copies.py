@@ -230,7 +230,7 @@ def cloned(tensor: Tensor) -> Tensor:
 
 def _same_bytes(a: Any, b: Any) -> bool:
     as_bytes = lambda storage: torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    return a.nbytes() == b.nbytes() and torch.equal(as_bytes(a), as_bytes(b))
+    return a.nbytes() == b.nbytes() and same_bits(as_bytes(a), as_bytes(b))
 
 
 def _copied(value: Any) -> Any:

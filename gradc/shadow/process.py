@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradc.ambient import DEVICES
+from gradc.bits import same_bits
 
 Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 
@@ -71,7 +72,7 @@ def put_back(values: dict[str, Any]) -> None:
 
 def is_same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
+        return same_bits(a, b)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(is_same, a, b))
     return bool((a == b).all()) if hasattr(a, "all") else bool(a == b)

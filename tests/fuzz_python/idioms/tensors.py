@@ -143,7 +143,7 @@ $new = positive$u.sum() / max(positive$u.numel(), 1)
 $new = max($t.sum(), $t.mean()) + min($t.sum(), 0.5)
 
 ## comparison of tensors
-$keep = torch.equal($t, $t)
+$keep = $t.equal($t)
 $keep = torch.allclose($t.detach(), $t.detach())
 
 ## dtype changes
