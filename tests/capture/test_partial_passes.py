@@ -147,3 +147,37 @@ def test_a_pass_that_raises_is_eagers_error_under_fullgraph() -> None:
         with pytest.raises(RuntimeError, match="does not require grad"):
             torch.ones(3).sum().backward()
     assert not gradc.counters["fallbacks"]
+
+
+def test_gradients_that_are_one_tensor_are_one_after_two_boundaries() -> None:
+    """``grad(loss, (t, a))`` with ``t = a + 0``: a hook on either made the first capture's results two tensors."""
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            a = leaf(2, 2, seed=i)
+            t = torch.zeros(()) + a
+            a.register_post_accumulate_grad_hook(lambda param: None)
+            t.retain_grad()
+            results = torch.autograd.grad((t * t.detach()).sum(), (t, a))
+            return [*results, torch.tensor(results[0] is results[1])]
+
+        return step
+
+    check(make)
+
+
+def test_a_hook_on_what_is_asked_for_gets_the_tensor_that_is_returned() -> None:
+    """A sum over one row hands its gradient on; hooks on both sides of it see the one tensor that is the result."""
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            c, seen = leaf(1, 2, seed=i), list[Any]()
+            t = c.cumsum(0)
+            t.register_hook(seen.append)
+            c.register_hook(seen.append)
+            (result,) = torch.autograd.grad(t.square().sum(), c)
+            return [result, *seen, torch.tensor([result is each for each in seen])]
+
+        return step
+
+    check(make)

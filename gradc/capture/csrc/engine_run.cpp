@@ -200,13 +200,32 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
     if (live.is_needed && live.accumulate && inputs.at(0).defined() && holders_.is_held_once(inputs[0])) {
       inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
     }
-    outputs = live.is_needed ? run_and_release(node, std::move(inputs), are_stealable)
-                             : call_hooks_alone(*live.node, std::move(inputs));
-    holders_.note_taken(held, before, outputs);
+    if (live.is_needed) {
+      outputs = run_and_release(node, std::move(inputs), are_stealable);
+      holders_.note_taken(held, before, outputs);
+    } else {
+      outputs = call_hooks_of_result(node, held);
+    }
     outputs = holders_.note_returned(held, std::move(outputs), walk_.request.is_partial);
   }
   observer_->boundary(node, held, outputs, are_stealable);
   observer_->snapshot(snapshot());
+  return outputs;
+}
+
+// Hooks on what is asked for see, and may keep, the very tensors that the pass returns.
+variable_list EngineRun::call_hooks_of_result(uint32_t node, const variable_list& held) {
+  const variable_list results = holders_.as_returned(held);
+  variable_list inputs = results;
+  const auto before = Holders::count(results);
+  auto outputs = call_hooks_alone(*walk_.nodes[node].node, std::move(inputs));
+  holders_.note_taken(results, before, outputs);
+  holders_.note_kept(held, results);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].is_same(results[i])) {
+      outputs[i] = held[i];
+    }
+  }
   return outputs;
 }
 

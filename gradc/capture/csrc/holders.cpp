@@ -104,6 +104,15 @@ void Holders::note_taken(const variable_list& inputs, const std::vector<size_t>&
   }
 }
 
+void Holders::note_kept(const variable_list& inputs, const variable_list& results) {
+  note(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() && is_kept(results[i])) {
+      values_.at(first_of(inputs[i])).is_kept = true;
+    }
+  }
+}
+
 variable_list Holders::note_returned(const variable_list& inputs, variable_list outputs, bool are_results) {
   struct Returned {
     bool is_held_once, is_stealable;
@@ -128,7 +137,8 @@ variable_list Holders::note_returned(const variable_list& inputs, variable_list 
     value.first = handle_of(returned[i].first < i ? outputs[returned[i].first] : handle);
     value.is_stealable = returned[i].is_stealable;
     if (are_results) {
-      value.returned = output;
+      const auto* known = find(output); // one boundary's output may be the next one's
+      value.returned = known && known->returned.defined() ? known->returned : output;
     }
     auto& first = values_.at(value.first);
     first.is_kept = first.is_kept || !returned[i].is_held_once;

@@ -50,6 +50,8 @@ class Holders {
   static std::vector<size_t> count(const variable_list& inputs);
   // The node has run with the second list, and let go of it: finds what its hooks have kept. `before` is what `count` gave.
   void note_taken(const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs);
+  // The node has run with `results`, of which `inputs` are handles: what is kept of the former is kept.
+  void note_kept(const variable_list& inputs, const variable_list& results);
   // Gives what the node returned new handles, since a hook may return what it was given: on the next run it may return something
   // else. `are_results`: what was returned is held, for `as_returned`.
   variable_list note_returned(const variable_list& inputs, variable_list outputs, bool are_results);
