@@ -1,4 +1,4 @@
-"""Functions of ``math`` of an integer that changes: Python's, between graphs that are compiled once."""
+"""Integers that change from call to call: those of modules as inputs of the graph, functions of ``math`` of them in Python."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import gradc
 from tests.oracle import check, leaf
 
 NUM_STEPS = 12  # more than Dynamo compiles one function for
@@ -58,3 +59,71 @@ def test_under_fullgraph_the_integer_is_a_constant() -> None:
         return [call(x, number) for number in range(1, 5)]
 
     check(step, leaf(3))
+
+
+class Warming(nn.Module):
+    """Counts its calls, and calculates with the count: as a number, in floats, as a size, and in what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.step, self.every = 0, 7
+
+    def forward(self, x: Tensor) -> tuple[Tensor, float]:
+        self.step += 1
+        beta = min(1.0, self.step / self.every * 0.3)
+        y = x * self.weight * beta + x.exp() * (1 - 0.9**self.step) - x * self.step
+        return y.sum() + x.new_ones(self.step + 1).sum(), beta
+
+
+def steps(compile: Any, x: Tensor) -> Any:
+    module = Warming()
+    call, found = compile(module), []
+    for _ in range(14):
+        loss, beta = call(x)
+        loss.backward()
+        found.append((loss, beta, module.step, module.weight.grad.clone()))
+    return found
+
+
+def test_a_module_counts_its_calls() -> None:
+    assert check(steps, leaf(3)).num_graphs <= 3
+
+
+def test_a_module_that_counts_stays_compiled() -> None:
+    gradc.counters.clear()
+    module = gradc.compile(Warming(), fullgraph=True)
+    for _ in range(14):
+        module(torch.ones(3))
+    assert not gradc.counters["uncompiled"] and not gradc.counters["fallbacks"]
+
+
+def test_an_integer_of_a_module_set_from_outside() -> None:
+    def step(compile: Any, x: Tensor) -> Any:
+        module = Warming()
+        call, found = compile(module), []
+        for number in (5, 50, 500, 0, 1, -3, 7):
+            module.step = number
+            module.every = number + 4
+            found.append(call(x))
+        return found
+
+    check(step, leaf(3), allow_fallback=True)
+
+
+def test_integers_of_other_modules_stay_constants() -> None:
+    """Two modules of one class, each with an int of its own, are compiled with these as constants."""
+
+    class Power(nn.Module):
+        def __init__(self, power: int) -> None:
+            super().__init__()
+            self.power = power
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x**self.power
+
+    def step(compile: Any, x: Tensor) -> Any:
+        calls = [compile(Power(power)) for power in (2, 3)]
+        return [torch.autograd.grad(call(x).sum(), x) for call in calls for _ in range(3)]
+
+    assert check(step, leaf(3)).num_graphs == 2

@@ -226,7 +226,7 @@ const WalkedRun* WalkedRun::of(const SegmentNode& segment) {
 bool consists_of_segments(const std::vector<at::Tensor>& roots) {
   constexpr size_t many = 32; // then looking costs as much as it saves
   std::vector<const torch::autograd::Node*> nodes;
-  const auto is_fine = [&nodes](const torch::autograd::Node* node) {
+  const auto is_of_segments = [&nodes](const torch::autograd::Node* node) {
     if (!node || typeid(*node) == typeid(torch::autograd::AccumulateGrad)) {
       return true;
     }
@@ -236,13 +236,13 @@ bool consists_of_segments(const std::vector<at::Tensor>& roots) {
     return typeid(*node) == typeid(SegmentNode) && nodes.size() <= many;
   };
   for (const auto& root : roots) {
-    if (!root.defined() || !is_fine(root.grad_fn().get())) {
+    if (!root.defined() || !is_of_segments(root.grad_fn().get())) {
       return false;
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto& edges = nodes[i]->next_edges();
-    if (!std::all_of(edges.begin(), edges.end(), [&](const auto& edge) { return is_fine(edge.function.get()); })) {
+    if (!std::all_of(edges.begin(), edges.end(), [&](const auto& edge) { return is_of_segments(edge.function.get()); })) {
       return false;
     }
   }

@@ -11,8 +11,7 @@ from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_t
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
-from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python
-from gradc.torch_private.dynamo_patches.changing_ints import take_changing_ints
+from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python, take_changing_integers
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
@@ -73,7 +72,7 @@ __all__ = [
     "set_process_state_eagerly",
     "skip_frames_of",
     "take_changing_floats",
-    "take_changing_ints",
+    "take_changing_integers",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "trace_inner_gradients",

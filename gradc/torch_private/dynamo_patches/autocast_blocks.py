@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.ctx_manager import AutocastModeVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.modes import autocast_nesting
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -25,10 +25,10 @@ def leave_broken_autocast_blocks_to_python(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
             if reason.graph_break and is_ours(self.compiler_fn) and _drops_casts(tx):
-                unimplemented(
-                    gb_type="gradc: graph break under autocast",
-                    context=reason.reason,
-                    explanation=f"autocast keeps copies of weights until its block ends; in it: {_kind(reason)}.",
+                end_graph(
+                    "graph break under autocast",
+                    f"autocast keeps copies of weights until its block ends; in it: {_kind(reason)}.",
+                    reason.reason,
                     hints=["Open autocast around the compiled function."],
                 )
             return original(self, tx, reason, *args, **kwargs)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn
+from typing import Any
 
 from torch._dynamo.convert_frame import ConvertFrameAssert, ConvertFrameReturn
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import iter as iterators
@@ -16,6 +15,7 @@ from torch._dynamo.variables.lists import RangeVariable
 from torch._dynamo.variables.misc import StringFormatVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -36,7 +36,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def init(self: Any, text: str, args: list[Any], kwargs: dict[str, Any], **rest: Any) -> None:
             if is_compiling_for_gradc() and not all(map(_is_formatted_at_any_time, (*args, *kwargs.values()))):
-                _end_graph("format of an object", "gradc formats it there and then: behind the graph it may be another.")
+                end_graph("format of an object", "gradc formats it there and then: behind the graph it may be another.")
             original(self, text, args, kwargs, **rest)
 
         return init
@@ -45,7 +45,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def format_value(self: Any, *args: Any) -> None:
             if isinstance(self.stack[-1].realize(), SymNodeVariable) and is_ours(self.output.compiler_fn):
-                _end_graph("format of a number that changes", "Dynamo would load the number in place of the text.")
+                end_graph("format of a number that changes", "Dynamo would load the number in place of the text.")
             original(self, *args)
 
         return format_value
@@ -63,7 +63,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def raise_error(tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                _end_graph("iterator that is shorter", "Python says which one it is.", skip_frame=True)
+                end_graph("iterator that is shorter", "Python says which one it is.", skip_frame=True)
             return original(tx, *args, **kwargs)
 
         return raise_error
@@ -72,7 +72,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def mutation(self: Any, item: Any) -> None:
             if getattr(item.source, "member", "") in _DEFAULTS and is_compiling_for_gradc():
-                _end_graph("defaults of a function", "They hold from the next call on.", skip_frame=True)
+                end_graph("defaults of a function", "They hold from the next call on.", skip_frame=True)
             original(self, item)
 
         return mutation
@@ -81,7 +81,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def reconstruct(self: Any, codegen: Any) -> None:
             if is_ours(codegen.tx.output.compiler_fn):
-                _end_graph("generator that goes on", "Behind a graph Dynamo has a list of what it would yield.")
+                end_graph("generator that goes on", "Behind a graph Dynamo has a list of what it would yield.")
             original(self, codegen)
 
         return reconstruct
@@ -112,7 +112,3 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
 
 def _is_formatted_at_any_time(value: Any) -> bool:
     return value.is_python_constant() or isinstance(value.realize(), StringFormatVariable)
-
-
-def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> NoReturn:
-    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)

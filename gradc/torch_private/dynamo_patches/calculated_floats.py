@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.tensor import SymNodeVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
 
@@ -24,11 +24,10 @@ def leave_calculated_floats_to_python() -> Patch:
         @functools.wraps(original)
         def init(self: Any, proxy: Any, sym_num: Any, **kwargs: Any) -> None:
             if is_compiling_for_gradc() and isinstance(sym_num, torch.SymFloat) and _is_calculated_from_floats(proxy.node):
-                unimplemented(
-                    gb_type="gradc: float calculated from a number that changes",
-                    context=str(proxy),
-                    explanation="gradc leaves to Python what it calculates step by step: it rounds at each.",
-                    hints=[],
+                end_graph(
+                    "float calculated from a number that changes",
+                    "gradc leaves to Python what it calculates step by step: it rounds at each.",
+                    proxy,
                 )
             original(self, proxy, sym_num, **kwargs)
 

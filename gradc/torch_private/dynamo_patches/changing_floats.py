@@ -29,14 +29,14 @@ from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import Guard
 
-from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable, end_graph
+from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 TakesFloats = Callable[[Any, Sequence[Any], Mapping[str, Any], Callable[[Any], bool], Callable[[Any], bool]], bool]
 
 FLOAT = Kind(
     (float,),
-    "gradc: float that changes",
+    "float that changes",
     "gradc leaves to Python what is done with a float that changes from call to call, but for arithmetic and ops that it only "
     "goes into. As a tensor it is an input of the graph.",
 )
@@ -65,7 +65,7 @@ class FloatVariable(OpaqueVariable):
 
     def as_proxy(self) -> torch.fx.Proxy:
         if self.output.current_tracer is not self.output.root_tracer:
-            end_graph(FLOAT, "an argument inside a higher-order operator")
+            FLOAT.end_graph("an argument inside a higher-order operator")
         if self.proxy is None:
             self.proxy = self._input() if self.function is None else self._result()
         return self.proxy
@@ -202,7 +202,7 @@ def _symbol_for(arg: Any, what: str) -> Any:
     """Dynamo's symbol for a float, for an op that cannot take it as it is."""
     if not _is_float(arg):
         return arg
-    return arg.node.meta.get(_SYMBOLIC) or end_graph(FLOAT, what)
+    return arg.node.meta.get(_SYMBOLIC) or FLOAT.end_graph(what)
 
 
 def _is_constant(operand: VariableTracker) -> bool:

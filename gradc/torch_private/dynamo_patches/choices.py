@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch._dynamo import symbolic_convert
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
 from torch._dynamo.variables.lists import CommonListMethodsVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
 from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedObjectVariable, UserDefinedSetVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -35,7 +35,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def extremum(self: Any, tx: Any, a: Any, b: Any) -> Any:
             if self.tensor_args(a, b) and is_ours(tx.output.compiler_fn):
-                _end_graph(f"{self.fn.__name__} of tensors", "Python returns one of them; torch's would share a gradient out.")
+                end_graph(f"{self.fn.__name__} of tensors", "Python returns one of them; torch's would share a gradient out.")
             return original(self, tx, a, b)
 
         return extremum
@@ -45,7 +45,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         def contains(tx: Any, container: Any, item: Any) -> Any:
             is_compared = item.is_tensor() and not container.is_tensor() and not isinstance(container.realize(), _HASHING)
             if is_compared and is_ours(tx.output.compiler_fn):
-                _end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
+                end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
             return original(tx, container, item)
 
         return contains
@@ -54,7 +54,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if tx is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(self, tx):
-                _end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
+                end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
             return original(self, tx, *args, **kwargs)
 
         return listing
@@ -64,7 +64,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
             listed = self if name == "pop" and isinstance(self, SetVariable) else args[0] if name == "extend" and args else None
             if listed is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(listed.realize(), tx):
-                _end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
+                end_graph("order of a set", "It depends on hashes, and on what the set held before.", skip_frame=True)
             return original(self, tx, name, args, kwargs)
 
         return call
@@ -74,7 +74,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         def is_equal(self: Any, other: Any) -> bool:
             is_asked = isinstance(getattr(self.python_type(), "__eq__", None), types.FunctionType)
             if is_asked and is_compiling_for_gradc() and isinstance(other, UserDefinedObjectVariable):
-                _end_graph("equality of objects in a dictionary", "Their class says which are equal.")
+                end_graph("equality of objects in a dictionary", "Their class says which are equal.")
             return original(self, other)
 
         return is_equal
@@ -100,7 +100,3 @@ def _has_order_of_its_own(items: Any, tx: Any) -> bool:
         return False
     is_as_it_came = items.source is not None and list(items.items) == list(items.original_items)
     return len(items.items) > 1 and not is_as_it_came and not tx.f_code.co_filename.startswith(_TORCH)
-
-
-def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
-    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.source import FloatTensorSource
 from torch._dynamo.variables import builder
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
@@ -15,6 +14,7 @@ from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 from gradc.torch_private.plain_functions import is_plain
@@ -34,7 +34,7 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
             @functools.wraps(original)
             def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
                 if is_ours(tx.output.compiler_fn) and not (tx.one_graph and stays(self)):
-                    unimplemented(gb_type=name, context=str(self), explanation=explanation, hints=[])
+                    end_graph(name, explanation, self)
                 return original(self, tx, *args, **kwargs)
 
             return call
@@ -42,15 +42,15 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
         return make
 
     function = breaking(
-        "gradc: autograd.Function",
+        "autograd.Function",
         "gradc runs autograd.Function as eager does: what it does in backward is known only then.",
         stays=lambda variable: is_plain(variable.fn_cls),
     )
     checkpoint = breaking(
-        "gradc: checkpoint",
+        "checkpoint",
         "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled on its own.",
     )
-    hook = breaking("gradc: hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
+    hook = breaking("hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
     return Patch(
         "break_graph_where_eager_is_needed",
         "Dynamo's own forms of autograd.Function, checkpoint and tensor hooks are not eager's.",
@@ -86,12 +86,7 @@ def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
         def istft(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
             """None: as if there were no handler."""
             if is_ours(tx.output.compiler_fn) and not tx.one_graph:
-                unimplemented(
-                    gb_type="gradc: op that reads values",
-                    context="istft",
-                    explanation="gradc runs istft as eager does: it looks at the window's values.",
-                    hints=[],
-                )
+                end_graph("op that reads values", "gradc runs istft as eager does: it looks at the window's values.", "istft")
 
         return istft
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch._dynamo import config
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables import torch as torch_variables
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 Tensors = Sequence[torch.Tensor]
@@ -45,7 +45,7 @@ def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, 
             )
             if reason:
                 explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
-                unimplemented(gb_type="gradc: autograd.grad", context=reason, explanation=explanation, hints=[])
+                end_graph("autograd.grad", explanation, reason)
             with config.patch(trace_autograd_ops=True):
                 return original(self, tx, outputs, inputs, **given)
 

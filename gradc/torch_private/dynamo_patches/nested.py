@@ -11,13 +11,13 @@ import warnings
 from typing import Any
 
 from torch._dynamo.eval_frame import _TorchDynamoContext
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.misc import DelayGraphBreakVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from gradc.torch_private.dynamo import backend_of, is_compiled
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _MARK = "_gradc_compiled"
@@ -49,12 +49,8 @@ def keep_what_gradc_compiled(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if hasattr(self.fn, _MARK) and not tx.output.export and not is_ours(tx.output.compiler_fn):
-                unimplemented(
-                    gb_type="gradc: compiled by gradc",
-                    context=self.fn.__qualname__,
-                    explanation=_WHY,
-                    hints=["Compile the function around it with gradc, or not at all."],
-                )
+                hints = ["Compile the function around it with gradc, or not at all."]
+                end_graph("compiled by gradc", _WHY, self.fn.__qualname__, hints=hints)
             return original(self, tx, *args, **kwargs)
 
         return inline

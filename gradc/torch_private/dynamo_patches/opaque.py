@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import numpy
 import torch
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import LocalSource
 from torch._dynamo.variables.base import VariableTracker
@@ -24,6 +23,7 @@ from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -35,25 +35,28 @@ class Kind:
     name: str
     explanation: str
 
+    def end_graph(self, context: str) -> NoReturn:
+        end_graph(self.name, self.explanation, context)
+
 
 NUMPY = Kind(
     (numpy.ndarray, numpy.generic, numpy.finfo, numpy.iinfo),
-    "gradc: NumPy",
+    "NumPy",
     "gradc calls NumPy itself: torch's operators round otherwise, and draw from torch's generator.",
 )
 TORCHSCRIPT = Kind(
     (torch.jit.ScriptFunction, torch.jit.ScriptModule),
-    "gradc: TorchScript",
+    "TorchScript",
     "gradc runs what TorchScript compiled as eager does: the Python that it was made from is another program.",
 )
 RANDOM = Kind(
     (random.Random,),
-    "gradc: generator of Python's",
+    "generator of Python's",
     "gradc draws from random.Random as eager does: Dynamo would draw from a copy of it.",
 )
 BOUNDED = Kind(
     (collections.deque,),
-    "gradc: deque with maxlen",
+    "deque with maxlen",
     "gradc leaves a deque that throws out its oldest to Python: Dynamo takes it for one without end.",
 )
 
@@ -75,26 +78,22 @@ class OpaqueVariable(VariableTracker):
 
     def var_getattr(self, tx: Any, name: str) -> VariableTracker:
         if not callable(getattr(self.value, name, None)):
-            end_graph(self.kind, f"{type(self.value).__name__}.{name}")
+            self.kind.end_graph(f"{type(self.value).__name__}.{name}")
         return GetAttrVariable(self, name)
 
     def as_proxy(self) -> Any:
         is_number = type(self.value) in _NUMBERS
         if not is_number or isinstance(self.source, LocalSource):  # a local one tends to be another at each call
-            end_graph(self.kind, f"{type(self.value).__name__} as an argument")
+            self.kind.end_graph(f"{type(self.value).__name__} as an argument")
         install_guard(self.make_guard(GuardBuilder.EQUALS_MATCH))
         return self.value.item()
 
 
 def _ends_the_graph(name: str) -> Callable[..., NoReturn]:
     def method(self: OpaqueVariable, *_: Any, **__: Any) -> NoReturn:
-        end_graph(self.kind, f"{type(self.value).__name__}: {name}")
+        self.kind.end_graph(f"{type(self.value).__name__}: {name}")
 
     return method
-
-
-def end_graph(kind: Kind, context: str) -> NoReturn:
-    unimplemented(gb_type=kind.name, context=context, explanation=kind.explanation, hints=[])
 
 
 _NUMBERS = {numpy.dtype(code).type for code in "bhilqBHILQefd"}
@@ -135,7 +134,7 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                end_graph(NUMPY, getattr(self.value, "__name__", str(self.value)))
+                NUMPY.end_graph(getattr(self.value, "__name__", str(self.value)))
             return original(self, tx, *args, **kwargs)
 
         return call
@@ -144,7 +143,7 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         def method(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
             """None: as if there were no method."""
             if is_ours(tx.output.compiler_fn):
-                end_graph(NUMPY, "Tensor.__array__")
+                NUMPY.end_graph("Tensor.__array__")
 
         return method
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables.functions import UserFunctionVariable
 
+from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.optimizers import known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-NATIVE_STEP = "gradc: native step of an optimizer"  # the reason of a graph break
+_NATIVE_STEP = "native step of an optimizer"
+NATIVE_STEP = PREFIX + _NATIVE_STEP  # the reason of a graph break, as it is counted
 
 
 def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) -> Patch:
@@ -31,11 +32,10 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
                 is_native = getattr(self.fn, "__wrapped__", None) in known_steps()
-                unimplemented(
-                    gb_type=NATIVE_STEP if is_native else "gradc: optimizer",
-                    context=self.fn.__name__,
-                    explanation="gradc runs the steps of optimizers as eager does.",
-                    hints=[],
+                end_graph(
+                    _NATIVE_STEP if is_native else "optimizer",
+                    "gradc runs the steps of optimizers as eager does.",
+                    self.fn.__name__,
                 )
             return original(self, tx, *args, **kwargs)
 

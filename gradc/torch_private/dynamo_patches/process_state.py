@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.misc import PythonModuleVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -75,9 +75,4 @@ def _setters() -> Iterator[Any]:
 
 
 def _end_graph(what: str) -> None:
-    unimplemented(
-        gb_type="gradc: state of the process",
-        context=what,
-        explanation="gradc sets what holds for the whole process as eager does, between two graphs.",
-        hints=[],
-    )
+    end_graph("state of the process", "gradc sets what holds for the whole process as eager does, between two graphs.", what)

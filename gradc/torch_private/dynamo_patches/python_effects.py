@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 from torch._dynamo import utils
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
@@ -16,6 +15,7 @@ from torch._dynamo.variables.functions import UserFunctionVariable, WrapperUserF
 from torch._dynamo.variables.misc import WeakRefVariable
 from torch._dynamo.variables.user_defined import OrderedDictVariable, UserDefinedClassVariable, UserDefinedObjectVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -36,7 +36,7 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
             if not _is_cache_of_users(cached) or not is_ours(tx.output.compiler_fn):
                 return original(self, tx, args, kwargs)
             known = _known(cached, [*self.self_args(), *args], kwargs)
-            return known if known is not None else _end_graph("functools.lru_cache", "A cache remembers, and counts.")
+            return known if known is not None else end_graph("functools.lru_cache", "A cache remembers, and counts.")
 
         return call
 
@@ -64,7 +64,7 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, tx, *args, **kwargs)
             if isinstance(result, WeakRefVariable) and not result.source and is_ours(tx.output.compiler_fn):
-                _end_graph("weakref.ref", "A graph, and what goes on behind it, keep what they refer to.", skip_frame=True)
+                end_graph("weakref.ref", "A graph, and what goes on behind it, keep what they refer to.", skip_frame=True)
             return result
 
         return call
@@ -108,10 +108,6 @@ def warn_of_nothing() -> Patch:
         "Dynamo warns where it meets builtin functions: as errors, such warnings would end a program that eager runs.",
         (Replace(utils, "warn_once", make), Replace(debug_utils, "warn_once", make)),
     )
-
-
-def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
-    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)
 
 
 def _is_cache_of_users(function: Any) -> bool:

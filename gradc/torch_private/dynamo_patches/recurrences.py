@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import install_guard
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import Guard
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.fakes import has_symbolic_sizes
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -35,7 +35,7 @@ def trace_short_recurrences(is_ours: IsOurs) -> Patch:
                 install_guard(GlobalStateSource().make_guard(_same_kernels))
             if is_ours(tx.output.compiler_fn) and (reason := _reason_to_end(self.value, args)):
                 explanation = f"gradc leaves a call of {self.value.__name__} to torch's own loop: {reason}."
-                unimplemented(gb_type=f"gradc: {reason}", context=self.value.__name__, explanation=explanation, hints=[])
+                end_graph(reason, explanation, self.value.__name__)
 
         return call
 

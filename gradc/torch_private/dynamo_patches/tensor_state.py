@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _IS_NONE = ("IS_OP", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
@@ -31,7 +31,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def version(self: Any, tx: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                _end_graph("_version", "gradc reads a tensor's version as eager does, between what comes before and after.")
+                end_graph("_version", "gradc reads a tensor's version as eager does, between what comes before and after.")
             return original(self, tx)
 
         return version
@@ -40,7 +40,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def data(self: Any, tx: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                _end_graph("data", "What is written into x.data does not count as a change of x.")
+                end_graph("data", "What is written into x.data does not count as a change of x.")
             return original(self, tx)
 
         return data
@@ -49,7 +49,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def is_inference(self: Any, tx: Any, *args: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                _end_graph("is_inference", "What is traced is not made in inference mode.")
+                end_graph("is_inference", "What is traced is not made in inference mode.")
             return original(self, tx, *args)
 
         return is_inference
@@ -58,7 +58,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def grad(self: Any, tx: Any) -> Any:
             if self.has_grad_fn and not self.source and is_ours(tx.output.compiler_fn):
-                _end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
+                end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
             return original(self, tx)
 
         return grad
@@ -71,7 +71,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
                     install_guard(AttrSource(self.source, "grad_fn").make_guard(GuardBuilder.CONSTANT_MATCH))
                 return original(self, tx)
             if not _is_compared_with_none(tx):
-                _end_graph("grad_fn", "What gradc compiles has segments for nodes.", skip_frame=True)
+                end_graph("grad_fn", "What gradc compiles has segments for nodes.", skip_frame=True)
             return ConstantVariable.create(...)  # which is not None, either
 
         return node
@@ -87,10 +87,6 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             Replace(TensorVariable, "method_attr_grad_fn", make_node),
         ),
     )
-
-
-def _end_graph(name: str, explanation: str, skip_frame: bool = False) -> None:
-    unimplemented(gb_type=f"gradc: {name}", context=name, explanation=explanation, hints=[], skip_frame=skip_frame)
 
 
 def _is_compared_with_none(tx: Any) -> bool:

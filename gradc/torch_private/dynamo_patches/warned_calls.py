@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from torch._dynamo.exc import TorchDynamoException, unimplemented
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.variables import builder
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -45,8 +46,7 @@ def warn_at_each_call(is_ours: IsOurs) -> Patch:
 
 
 def _end_graph(name: str, what: object) -> NoReturn:
-    context = str(what).split("\n")[0]
-    unimplemented(gb_type=f"gradc: {name}", context=context, explanation="gradc leaves this call to eager.", hints=[])
+    end_graph(name, "gradc leaves this call to eager.", str(what).split("\n")[0])
 
 
 def _recorded(run: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage]]:

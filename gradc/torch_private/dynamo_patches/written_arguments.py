@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch._dynamo import utils
-from torch._dynamo.exc import unimplemented
 
+from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _WRITERS = {operator.setitem, *(getattr(operator, name) for name in operator.__all__ if name.startswith("i"))}
@@ -33,7 +33,7 @@ def break_graph_where_arguments_are_written(is_ours: IsOurs) -> Patch:
             if _has_changed(before):
                 explanation = "gradc leaves the write to eager, between what comes before and what comes after."
                 name = getattr(node.target, "__name__", str(node.target))
-                unimplemented(gb_type="gradc: argument written into", context=name, explanation=explanation, hints=[])
+                end_graph("argument written into", explanation, name)
             return result
 
         return run_node
