@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradc.bits import same_bits
-from gradc.shadow.world import UnverifiableError, is_stateful
+from gradc.shadow.world import UnverifiableError, is_stateful, post_accumulate_hooks_of
 from gradc.torch_private.autograd import is_cut_off, storage_key
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.running_twice import is_in_transform, put_back_version, with_lazy_bits_of, without_lazy_bits
@@ -182,7 +182,7 @@ class Copies:
             return
         for hook in (tensor._backward_hooks or {}).values():
             self._hooks.append(made.register_hook(hook))
-        for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
+        for hook in post_accumulate_hooks_of(tensor):
             self._hooks.append(made.register_post_accumulate_grad_hook(hook))
 
 
@@ -197,7 +197,9 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
-        return like(leaf, leaf.untyped_storage()) if _has_storage(leaf) else leaf.clone()
+        if not _has_storage(leaf):
+            return leaf.clone()
+        return with_lazy_bits_of(leaf, like(without_lazy_bits(leaf), leaf.untyped_storage()))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -226,6 +228,19 @@ def cloned(tensor: Tensor) -> Tensor:
     if _has_storage(plain) and made.stride() != plain.stride():
         return with_lazy_bits_of(plain, like(without_lazy_bits(plain), plain.untyped_storage().clone()))
     return made
+
+
+def with_history(tensor: Tensor) -> Tensor:
+    """``cloned``, with a history where the tensor has one; a leaf that requires a gradient for such, as autocast asks."""
+    made = cloned(tensor)
+    if not tensor.requires_grad:
+        return made
+    made.requires_grad_()
+    if tensor.is_leaf:
+        return made
+    with torch.enable_grad():
+        given: Tensor = _Given.apply(made)
+    return given
 
 
 def _same_bytes(a: Any, b: Any) -> bool:

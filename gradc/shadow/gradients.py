@@ -6,59 +6,61 @@ Hooks that only look stand on the nodes where the call's live graph begins and e
 gradients are given to eager's graph, in the same ambient state, and what arrives at each input is compared. An output that
 others were computed from takes in eager, too, the gradient that it had in the live graph: what came to it from outside of the
 call cannot be told from what came from inside.
+
+Under create_graph the pass is a call itself: the gradients that it sent are further outputs, eager's copies of them beside, and
+those that it was given are further inputs. So the backward of a backward is verified in the same way, at any order.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradc._C import sum_so_far
 from gradc.ambient import unsupported_mode
 from gradc.bits import same_bits
-from gradc.shadow.copies import cloned
-from gradc.shadow.differences import of_tensors, traits
+from gradc.shadow.arrivals import Arrivals, Edge, difference
+from gradc.shadow.copies import with_history
+from gradc.shadow.live_graph import Input, Output, by_node, cut_at_casts, nodes_between
 from gradc.shadow.world import UnverifiableError
-from gradc.torch_private.autograd import engine_grad, is_graph_kept, sequence_nr
+from gradc.torch_private.autograd import current_autograd_node, engine_grad, is_graph_kept, next_sequence_nr
 from gradc.torch_private.modes import is_batched
-from gradc.torch_private.running_twice import call_when_backward_ends, task_id, will_run
+from gradc.torch_private.running_twice import call_when_backward_ends, gradient_edge, task_id, will_run
 
-Edge = tuple[Any, int]
-_CAST = "ToCopyBackward0"
-_LEAF = "AccumulateGrad"
-_OF_GRADIENTS = ("class", "dtype", "layout", "shape", "stride")
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """A tensor that came out of the call with a history: its edge in the live graph, and eager's."""
-
-    edge: Edge
-    eager: Tensor
-
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """What a gradient is for: the edge that it leaves the call by, in the live graph and in eager's."""
-
-    name: str
-    edge: Edge
-    eager: Edge
+HIGHER = "backward of a backward"
 
 
 @dataclasses.dataclass
 class _Pass:
-    """One backward pass, as far as it has come: gradients by number of output, and those that arrived at each input."""
+    """One backward pass, as far as it has come.
+
+    Attributes:
+        first_number: the sequence number of the first node that it can make.
+        tangents: gradients by number of output; copies, with histories where the originals have any.
+        entered: where a gradient of such an original goes to.
+        arrived: what arrived at each input.
+        before: of the node that runs, what the engine had for its edges.
+        reached, ran: nodes of outputs that the pass comes to, and those of them that it does not end before.
+        nested: whether the gradient of an output is made of another's.
+    """
 
     is_differentiable: bool
     is_graph_kept: bool
+    first_number: int
     state: Any
     tangents: dict[int, Tensor] = dataclasses.field(default_factory=dict)
-    arrived: dict[int, list[tuple[dict[str, Any], Tensor]]] = dataclasses.field(default_factory=dict)
+    entered: dict[int, Edge] = dataclasses.field(default_factory=dict)
+    arrived: dict[int, Arrivals] = dataclasses.field(default_factory=dict)
+    before: dict[int, Tensor | None] = dataclasses.field(default_factory=dict)
+    reached: set[Any] = dataclasses.field(default_factory=set)
+    ran: set[Any] = dataclasses.field(default_factory=set)
+    nested: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,64 +75,40 @@ class Shadow:
 
 def watch(outputs: Sequence[Output], inputs: Sequence[Input], first_number: int, shadow: Shadow) -> None:
     """Compare each backward pass through the nodes that were made from ``first_number`` on."""
-    inside = _nodes_between([output.edge[0] for output in outputs], first_number)
-    inputs = _cut_at_casts(outputs, inputs, inside)
-    _Watch(outputs, inputs, inside, shadow)
-
-
-def _nodes_between(roots: Iterable[Any], first_number: int) -> list[Any]:
-    """The nodes that the call made."""
-    found: dict[Any, None] = {}
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in found and node.name() != _LEAF and sequence_nr(node) >= first_number:
-            found[node] = None
-            waiting += [following for following, _ in node.next_functions]
-    return list(found)
-
-
-def _cut_at_casts(outputs: Sequence[Output], inputs: Sequence[Input], inside: list[Any]) -> list[Input]:
-    """Autocast's copies of weights serve other calls, too: what arrives at a copy is compared, not what leaves it."""
-    if not any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
-        return list(inputs)
-    live = _casts(inside)
-    eager = _casts(_nodes_between([output.eager.grad_fn for output in outputs], 0))
-    return [
-        dataclasses.replace(given, edge=(live[given.edge[0]], 0), eager=(eager[given.eager[0]], 0))
-        if given.edge[0] in live and given.eager[0] in eager
-        else given
-        for given in inputs
-    ]
-
-
-def _casts(nodes: Iterable[Any]) -> dict[Any, Any]:
-    return {node.next_functions[0][0]: node for node in nodes if node.name() == _CAST}
+    inside = nodes_between([output.edge[0] for output in outputs], first_number)
+    _Watch(shadow).add(outputs, cut_at_casts(outputs, inputs, inside), inside)
 
 
 class _Watch:
     """Kept alive by its hooks. ``reason``: why passes from now on cannot be compared."""
 
-    def __init__(self, outputs: Sequence[Output], inputs: Sequence[Input], inside: Sequence[Any], shadow: Shadow) -> None:
-        self.outputs, self.inputs, self.shadow, self.reason = list(outputs), inputs, shadow, ""
+    def __init__(self, shadow: Shadow) -> None:
+        self.outputs: list[Output] = []
+        self.inputs: list[Input] = []
+        self.shadow, self.reason, self.leads_elsewhere = shadow, "", False
         self.passes: dict[int, _Pass] = {}
-        for node, places in _by_node((output.edge, number) for number, output in enumerate(outputs)).items():
+
+    def add(self, outputs: Sequence[Output], inputs: Sequence[Input], nodes: Sequence[Any]) -> None:
+        """Watch these nodes, too."""
+        first = len(self.outputs)
+        self.outputs += outputs
+        self.inputs += inputs
+        for node, places in by_node((output.edge, first + number) for number, output in enumerate(outputs)).items():
             node.register_prehook(self._begin)
             node.register_hook(functools.partial(self._note_tangents, places))
-        self.leads_elsewhere = not self._hear_exits(set(inside))
+        self._hear_exits(set(nodes))
 
-    def _hear_exits(self, inside: set[Any]) -> bool:
-        """Whether every edge that leaves the call leads to an input that is known."""
+    def _hear_exits(self, inside: set[Any]) -> None:
+        """Hear what leaves the call for the inputs that are known, and notice if anything leaves for others."""
         numbers = {given.edge: number for number, given in enumerate(self.inputs)}
         casts = {given.edge[0] for given in self.inputs if given.edge[0] in inside}
-        are_known = True
         for node in inside - casts:
             edges = [(place, edge) for place, edge in enumerate(node.next_functions) if edge[0] is not None]
             leaving = [(place, edge) for place, edge in edges if edge in numbers or edge[0] not in inside]
-            are_known = are_known and all(edge in numbers for _, edge in leaving)
+            self.leads_elsewhere = self.leads_elsewhere or not all(edge in numbers for _, edge in leaving)
             if places := [(place, numbers[edge]) for place, edge in leaving if edge in numbers]:
+                node.register_prehook(functools.partial(self._note_sums, places))
                 node.register_hook(functools.partial(self._note_arrivals, places))
-        return are_known
 
     def _begin(self, grads: Sequence[Tensor | None]) -> None:
         number = task_id()
@@ -138,90 +116,138 @@ class _Watch:
             return
         reason = self.reason or unsupported_mode() or ("batched gradients" if _are_batched(grads) else "")
         if reason:
-            self.shadow.leave_out(reason)
+            self._leave_out(reason, torch.is_grad_enabled())
             return
-        self.passes[number] = _Pass(torch.is_grad_enabled(), is_graph_kept(), self.shadow.state())
+        self.passes[number] = _Pass(torch.is_grad_enabled(), is_graph_kept(), next_sequence_nr(), self.shadow.state())
         call_when_backward_ends(functools.partial(self._compare, number))
+
+    def _leave_out(self, reason: str, is_differentiable: bool) -> None:
+        self.shadow.leave_out(reason)
+        if is_differentiable:  # what it made is not watched, and leads into what is
+            self.reason = self.reason or f"{HIGHER} that was left out"
 
     def _note_tangents(self, places: list[tuple[int, int]], _: Any, grads: Sequence[Tensor | None]) -> None:
         """A post hook: what other hooks made of the gradients, the node has got."""
         if (current := self.passes.get(task_id())) is not None:
             for place, number in places:
                 if (grad := grads[place]) is not None:
-                    current.tangents[number] = cloned(grad)
+                    current.tangents[number] = with_history(grad)
+                    if grad.requires_grad:
+                        current.entered[number] = gradient_edge(grad)
+            current.ran.add(current_autograd_node())
+            current.reached.update(output.edge[0] for output in self.outputs if will_run(output.edge[0]))
             for number, given in enumerate(self.inputs):
                 if will_run(given.edge[0]) and not self.leads_elsewhere:
-                    current.arrived.setdefault(number, [])
+                    current.arrived.setdefault(number, Arrivals())
+
+    def _note_sums(self, places: list[tuple[int, int]], _: Sequence[Tensor | None]) -> None:
+        if (current := self.passes.get(task_id())) is not None and current.is_differentiable:
+            node = current_autograd_node()
+            if not isinstance(node, torch.autograd.function.BackwardCFunction):  # they take nothing out of the engine's buffers
+                current.before = {place: sum_so_far(node, place) for place, _ in places}
 
     def _note_arrivals(self, places: list[tuple[int, int]], grads: Sequence[Tensor | None], _: Any) -> None:
-        if (current := self.passes.get(task_id())) is not None:
-            for place, number in places:
-                if (grad := grads[place]) is not None:
-                    current.arrived.setdefault(number, []).append((_traits(grad), cloned(grad)))
+        if (current := self.passes.get(task_id())) is None:
+            return
+        before, current.before = current.before, {}
+        taken: set[int] = set()
+        for place, number in places:
+            if (grad := grads[place]) is not None:
+                had = before.get(place) if number not in taken else None
+                is_taken = had is not None and sum_so_far(current_autograd_node(), place) is None
+                current.arrived.setdefault(number, Arrivals()).add(grad, had, is_taken)
+                taken.add(number)
 
     def _compare(self, number: int) -> None:
         current = self.passes.pop(number)
-        if current.is_differentiable:
-            self.reason = "backward of a backward"  # it enters the graph by nodes that are no outputs of the call
         wanted = [place for place, _ in enumerate(self.inputs) if place in current.arrived]
-        if not wanted or not current.tangents:
-            return
-        try:
-            grads = self.shadow.again(functools.partial(self._eager_grads, current, wanted), current.state)
-        except (RuntimeError, UnverifiableError) as error:
-            self.shadow.leave_out(str(error).split("\n")[0][:80])
-            return
-        texts = [
-            _difference(self.inputs[place].name, grad, current.arrived[place], current.is_differentiable)
-            for place, grad in zip(wanted, grads)
-        ]
-        self.shadow.tell([text for text in texts if text])
+        if wanted and current.tangents:
+            try:
+                grads = self.shadow.again(functools.partial(self._eager_grads, current, wanted), current.state)
+            except (RuntimeError, UnverifiableError) as error:
+                self._leave_out(str(error).split("\n")[0][:80], current.is_differentiable)
+                return
+            arrived = [(self.inputs[place], grad, current.arrived[place]) for place, grad in zip(wanted, grads, strict=True)]
+            texts = [difference(given.name, grad, those, current.is_differentiable) for given, grad, those in arrived]
+            self.shadow.tell([text for text in texts if text])
+            if current.is_differentiable:
+                self._go_on(current, arrived)
+        elif current.is_differentiable:
+            self.reason = self.reason or f"{HIGHER} that came to no input"
         if not current.is_graph_kept:
             self.outputs, self.inputs, self.reason = [], [], "backward once more"
 
     def _eager_grads(self, current: _Pass, wanted: list[int]) -> Sequence[Tensor | None]:
-        given = {self.outputs[number].eager: grad for number, grad in current.tangents.items()}
-        handles = [tensor.register_hook(lambda _, grad=grad: grad) for tensor, grad in given.items()]
-        edges = [(tensor.grad_fn, tensor.output_nr) for tensor in given]
+        if any(arrivals.is_mixed for arrivals in current.arrived.values()):
+            raise UnverifiableError("gradients from elsewhere in between")
+        given = self._given(current)
+        handles = [tensor.register_hook(functools.partial(_replace, current, grad)) for tensor, grad in given]
+        seeds = [(self.inputs[place].eager, seed) for place in wanted if (seed := current.arrived[place].seed) is not None]
+        starts = [*seeds, *((gradient_edge(tensor), grad) for tensor, grad in given)]
         try:
             targets = [self.inputs[place].eager for place in wanted]
-            return engine_grad(edges, targets, list(given.values()), current.is_differentiable)
+            return engine_grad([edge for edge, _ in starts], targets, [grad for _, grad in starts], current.is_differentiable)
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _given(self, current: _Pass) -> list[tuple[Tensor, Tensor]]:
+        """Which gradient eager's outputs get. What came to an output in parts, is one in eager, and each part got the same."""
+        given: dict[Tensor, Tensor] = {}
+        for number, grad in current.tangents.items():
+            if not same_bits(given.setdefault(self.outputs[number].eager, grad).detach(), grad.detach()):
+                raise UnverifiableError(f"{HIGHER}: parts of a sum got different gradients")
+        return list(given.items())
+
+    def _go_on(self, current: _Pass, arrived: Sequence[tuple[Input, Tensor | None, Arrivals]]) -> None:
+        """Watch what the pass has made, too."""
+        if current.nested or not current.reached <= current.ran:
+            self.reason = self.reason or f"{HIGHER}: outputs that lead to one another"
+            return
+        entered = {edge: current.tangents[number] for number, edge in current.entered.items()}
+        entered |= {
+            those.seed_edge: those.seed for *_, those in arrived if those.seed is not None and those.seed_edge is not None
+        }
+        inputs = [Input("a gradient that came in", edge, gradient_edge(copy)) for edge, copy in entered.items()]
+        ends = {given.edge for given in [*self.inputs, *inputs]}
+        try:
+            outputs = _outputs(arrived, ends)
+        except UnverifiableError as error:
+            self.reason = str(error)
+            return
+        roots = [output.edge[0] for output in outputs]
+        self.add(outputs, inputs, nodes_between(roots, current.first_number, ends.__contains__))
+
+
+def _outputs(arrived: Sequence[tuple[Input, Tensor | None, Arrivals]], ends: set[Edge]) -> list[Output]:
+    """What the pass handed on, and eager's copies: of one that stands for several, an alias for each."""
+    eager_of: dict[tuple[Edge, ...], Tensor] = {}
+    for _, eager, those in arrived:
+        edges = tuple(edge for edge in those.edges if edge not in ends)
+        if eager is None or not edges:
+            continue
+        if len(edges) < len(those.edges) or eager_of.setdefault(edges, eager) is not eager:
+            raise UnverifiableError(f"{HIGHER}: a gradient that was handed on as it came")
+    shared = collections.Counter(map(id, eager_of.values()))
+    return [
+        Output(edge, own)
+        for edges, eager in eager_of.items()
+        for own in [_alias(eager) if eager.is_leaf or shared[id(eager)] > 1 else eager]
+        for edge in edges
+    ]
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    with torch.enable_grad():
+        return torch.ops.aten.alias(tensor)
+
+
+def _replace(current: _Pass, grad: Tensor, seen: Tensor) -> Tensor:
+    """What is given to an output of eager's is what the live one got."""
+    if seen is not grad and current.is_differentiable:
+        current.nested = True
+    return grad
+
 
 def _are_batched(grads: Sequence[Tensor | None]) -> bool:
     return any(grad is not None and is_batched(grad) for grad in grads)
-
-
-def _by_node(edges: Iterable[tuple[Edge, int]]) -> dict[Any, list[tuple[int, int]]]:
-    found: dict[Any, list[tuple[int, int]]] = {}
-    for (node, place), number in edges:
-        found.setdefault(node, []).append((place, number))
-    return found
-
-
-def _traits(grad: Tensor) -> dict[str, Any]:
-    found = traits(grad)
-    return {name: found[name] for name in _OF_GRADIENTS if name in found}
-
-
-def _difference(name: str, eager: Tensor | None, arrived: list[tuple[dict[str, Any], Tensor]], is_differentiable: bool) -> str:
-    name = f"gradient of {name}"
-    if eager is None or not arrived:
-        return "" if eager is None and not arrived else f"{name}: {_presence(arrived)}, in eager {_presence(eager)}"
-    theirs = _traits(eager)
-    if len(arrived) == 1:
-        mine = arrived[0][0]
-        if wrong := next((trait for trait, value in theirs.items() if mine.get(trait) != value), None):
-            return f"{name}: {wrong} is {mine.get(wrong)}, in eager {theirs[wrong]}"
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        total = functools.reduce(torch.add, [grad for _, grad in arrived])
-    if same_bits(eager.detach(), total) or (is_differentiable and same_bits(eager.detach(), arrived[-1][1])):
-        return ""  # under create_graph, the last node may hand on the sum with what arrived before
-    return f"{name}: {of_tensors(eager.detach().clone(), total)}"
-
-
-def _presence(grads: Any) -> str:
-    return "None" if grads is None or (isinstance(grads, list) and not grads) else "there"

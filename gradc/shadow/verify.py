@@ -31,10 +31,11 @@ from gradc.journal import count, fallback, num_compiled
 from gradc.shadow import process
 from gradc.shadow.differences import differences, irreproducible
 from gradc.shadow.eagerly import Outcome, Run, outcome_of
-from gradc.shadow.gradients import Input, Output, Shadow, watch
+from gradc.shadow.gradients import Shadow, watch
+from gradc.shadow.live_graph import Input, Output, lead_to_one_another
 from gradc.shadow.world import UnverifiableError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_inside_backward, next_sequence_nr
-from gradc.torch_private.running_twice import gradient_edge, is_inside_compiled_code
+from gradc.torch_private.running_twice import gradient_edge, is_inside_compiled_code, number_of_a_pass
 
 MAX_TOLD = 5
 PATIENCE = 60.0  # seconds for which a thread waits until another one has verified its call
@@ -97,7 +98,7 @@ class _Verifier:
             _refuse()
             run = Run(self.target, args, kwargs)
             edges = _edges(run)
-            eager = run.eagerly()
+            eager = _eagerly(run, edges)
         except UnverifiableError as error:
             _leave_out(str(error))
             return self.compiled(*args, **kwargs)
@@ -191,6 +192,16 @@ def _refuse() -> None:
         raise UnverifiableError("inside compiled code")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise UnverifiableError("torch.distributed")
+
+
+def _eagerly(run: Run, edges: dict[int, Any]) -> Outcome:
+    if not lead_to_one_another(edges.values()):
+        return run.eagerly()
+    number = number_of_a_pass()
+    outcome = run.eagerly()
+    if number_of_a_pass() != number + 1:
+        raise UnverifiableError("a backward inside, through what arguments were computed from")
+    return outcome
 
 
 def _edges(run: Run) -> dict[int, Any]:

@@ -33,6 +33,14 @@ _CLOSED = ("torch._", "torch.jit", "torch.fx", "torch.utils.hooks", "torch.overr
 _HIDDEN = ("_parameters", "_buffers", "_modules")  # names that are no part of a parameter's name
 
 
+def hooks_of(leaf: Tensor) -> list[Any]:
+    return [*(leaf._backward_hooks or {}).values(), *post_accumulate_hooks_of(leaf)]
+
+
+def post_accumulate_hooks_of(leaf: Tensor) -> list[Any]:
+    return [*(getattr(leaf, "_post_accumulate_grad_hooks", None) or {}).values()]
+
+
 class UnverifiableError(Exception):
     """A call that cannot be run twice; the reason, in words that do not change from program to program."""
 
@@ -83,7 +91,8 @@ class _Explorer:
     def visit(self, path: str, value: Any) -> None:
         if isinstance(value, _PLAIN) or is_stateful(value):
             self._note(path, value)
-            self._visit_gradient(path, value)
+            if isinstance(value, Tensor) and value.is_leaf:
+                self._visit_what_hangs_on(path, value)
         elif isinstance(value, tuple):
             self._visit_pairs(path, enumerate(value))
         elif id(value) not in self.seen:
@@ -95,9 +104,11 @@ class _Explorer:
         number = self.num_values[path]
         self.world.values[path if number == 1 else f"{path} ({number})"] = value
 
-    def _visit_gradient(self, path: str, value: Any) -> None:
-        if isinstance(value, Tensor) and value.is_leaf and value.grad is not None:
-            self.visit(f"{path}.grad", value.grad)
+    def _visit_what_hangs_on(self, path: str, leaf: Tensor) -> None:
+        if leaf.grad is not None:
+            self.visit(f"{path}.grad", leaf.grad)
+        for hook in hooks_of(leaf):  # they run where a backward is part of the call
+            self.visit("hook", hook)
 
     def _look_into(self, path: str, value: Any) -> None:
         if (container := container_of(value)) is not None:

@@ -18,7 +18,7 @@ from gradc.torch_private.patches import Patch, Replace
 
 _own: list[int] = []  # the numbers of gradc's own passes, ascending: one for each backward that was compiled
 _lock = threading.Lock()
-_number_in_torch = torch._C._current_graph_task_id
+number_in_torch = torch._C._current_graph_task_id
 
 
 def shown(number: int) -> int:
@@ -29,7 +29,7 @@ def shown(number: int) -> int:
 
 def take_for_own(*_: Any) -> None:
     """The pass that runs in this thread is gradc's own."""
-    number = _number_in_torch()
+    number = number_in_torch()
     with _lock:
         if shown(number) >= 0:
             bisect.insort(_own, number)

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from gradc.torch_private.autograd import engine_grad
+from gradc.torch_private.backward_passes import number_in_torch
+
 
 def nothing_compiled() -> contextlib.AbstractContextManager[Any]:
     """What torch.compile compiled runs as it was written inside."""
@@ -44,6 +47,17 @@ def with_lazy_bits_of(tensor: torch.Tensor, plain: torch.Tensor) -> torch.Tensor
 def task_id() -> int:
     """The number of the backward pass that runs in this thread."""
     return torch._C._current_graph_task_id()
+
+
+def number_of_a_pass() -> int:
+    """Torch's own number of a backward pass that runs now, and is gradc's: two tell whether others ran between them."""
+    numbers: list[int] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.zeros((), requires_grad=True)
+        root: Any = leaf.view_as(leaf).grad_fn
+    root.register_prehook(lambda _: numbers.append(number_in_torch()))
+    engine_grad([(root, 0)], [gradient_edge(leaf)], [torch.ones(())], create_graph=False)
+    return numbers[0]
 
 
 def call_when_backward_ends(function: Any) -> None:

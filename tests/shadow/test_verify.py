@@ -294,6 +294,36 @@ def test_an_error_of_eager_s_is_the_user_s():
     assert "differences" not in counted()
 
 
+def test_a_hook_that_runs_inside_is_seen_once():
+    seen: list[Tensor] = []
+    x, w = leaves(3)
+    x.register_hook(lambda grad: seen.append(grad))
+
+    def slope(x: Tensor, w: Tensor) -> Tensor:
+        return torch.autograd.grad((x * w).sin().sum(), x)[0]
+
+    gradc.compile(slope, options=VERIFY)(x, w)
+    assert counted() == {"calls": 1}
+    assert len(seen) == 1
+
+
+def test_a_backward_inside_that_goes_from_one_argument_to_another_is_left_out():
+    x, w = leaves(3)
+
+    def slope(x: Tensor, y: Tensor) -> Tensor:
+        return torch.autograd.grad((x * y).sin().sum(), x)[0]
+
+    gradc.compile(slope, options=VERIFY)(x, x.exp())
+    assert counted() == {"left out: a backward inside, through what arguments were computed from": 1}
+
+
+def test_arguments_that_lead_to_one_another_are_verified_where_no_backward_runs_inside():
+    x, w = leaves(3)
+    compiled = gradc.compile(product, options=VERIFY)
+    compiled(x, x.exp()).sum().backward()
+    assert counted() == {"calls": 1, "backwards": 1}
+
+
 def test_off_it_is_not_there(monkeypatch):
     def unwanted(*_: Any) -> None:
         raise AssertionError("verified")

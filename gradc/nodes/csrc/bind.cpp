@@ -13,6 +13,8 @@
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <mutex>
+
 namespace py = pybind11;
 
 namespace gradc {
@@ -20,6 +22,22 @@ namespace {
 
 py::object written_into_view(const py::object& node) {
   return py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(node_in_copy_slices(node.ptr())));
+}
+
+// In eager the engine's buffers are its own; a segment under create_graph takes sums out of them, which shadow mode has to know.
+py::object sum_so_far(const py::object& node, size_t position) {
+  TORCH_CHECK_TYPE(torch::autograd::THPCppFunction_Check(node.ptr()), "expected a node of C++");
+  const auto edge = reinterpret_cast<torch::autograd::THPCppFunction*>(node.ptr())->cdata->next_edge(position);
+  at::Tensor sum;
+  {
+    const py::gil_scoped_release no_gil; // who holds the mutex may wait for the GIL
+    auto& task = current_graph_task();
+    const std::lock_guard lock(task.mutex_);
+    if (const auto found = task.not_ready_.find(edge.function.get()); found != task.not_ready_.end()) {
+      sum = found->second.buffer[edge.input_nr];
+    }
+  }
+  return to_python(sum);
 }
 
 bool consists_of_segments_only(const py::sequence& roots) {
@@ -53,6 +71,10 @@ void bind_nodes(py::module_& module) {
       "is_plain",
       [](const at::Tensor& tensor) { return is_plain(tensor); },
       "(tensor) -> whether a Program may take it for what its memory holds");
+  module.def(
+      "sum_so_far",
+      torch::wrap_pybind_function(sum_so_far),
+      "(node, position) -> what the running pass has got so far for where that edge leads");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

@@ -1,0 +1,86 @@
+"""Which nodes of the live graph a verified call made, and where autocast's copies of weights stand among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradc.shadow.arrivals import Edge
+from gradc.torch_private.autograd import sequence_nr
+
+_CAST = "ToCopyBackward0"
+_LEAF = "AccumulateGrad"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A tensor that came out of the call with a history: its edge in the live graph, and eager's."""
+
+    edge: Edge
+    eager: Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """What a gradient is for: the edge that it leaves the call by, in the live graph and in eager's."""
+
+    name: str
+    edge: Edge
+    eager: Edge
+
+
+def nodes_between(roots: Iterable[Any], first_number: int, is_end: Callable[[Edge], bool] = lambda _: False) -> list[Any]:
+    """The nodes that were made from ``first_number`` on, up to the edges that are an end."""
+    found: dict[Any, None] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found and node.name() != _LEAF and sequence_nr(node) >= first_number:
+            found[node] = None
+            waiting += [edge[0] for edge in node.next_functions if not is_end(edge)]
+    return list(found)
+
+
+def lead_to_one_another(edges: Iterable[Edge]) -> bool:
+    """Whether what comes in was computed from what comes in beside it: a gradient of the one flows on into the other."""
+    known = set(edges)
+    seen: set[Any] = set()
+    waiting = [node for node, _ in known]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if any(edge in known for edge in node.next_functions):
+                return True
+            waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def cut_at_casts(outputs: Sequence[Output], inputs: Sequence[Input], inside: list[Any]) -> list[Input]:
+    """Autocast's copies of weights serve other calls, too: what arrives at a copy is compared, not what leaves it."""
+    if not any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        return list(inputs)
+    live = _casts(inside)
+    eager = _casts(nodes_between([output.eager.grad_fn for output in outputs], 0))
+    return [
+        dataclasses.replace(given, edge=(live[given.edge[0]], 0), eager=(eager[given.eager[0]], 0))
+        if given.edge[0] in live and given.eager[0] in eager
+        else given
+        for given in inputs
+    ]
+
+
+def _casts(nodes: Iterable[Any]) -> dict[Any, Any]:
+    return {node.next_functions[0][0]: node for node in nodes if node.name() == _CAST}
+
+
+def by_node(edges: Iterable[tuple[Edge, int]]) -> dict[Any, list[tuple[int, int]]]:
+    """For each node the places where edges come in, with the number of each."""
+    found: dict[Any, list[tuple[int, int]]] = {}
+    for (node, place), number in edges:
+        found.setdefault(node, []).append((place, number))
+    return found
