@@ -91,6 +91,7 @@ def test_a_bit_in_the_backward_of_a_backward_is_found():
         penalty(gradc.compile(energy, backend="one_bit_of_the_second_order", options=VERIFY), *leaves(3))
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
 def test_a_sum_that_was_begun_outside_is_compared_as_a_sum():
     x, w = leaves(3)
     y = gradc.compile(lambda x, w: (x * w).sin() + x / 3, options=VERIFY)(x, w)
