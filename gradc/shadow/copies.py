@@ -11,6 +11,7 @@ import collections
 import copy
 import dataclasses
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -91,12 +92,11 @@ class Copies:
             return None
         return tensor._version - pair.version, pair.copy._version - pair.copied_version
 
-    def are_outdated(self) -> bool:
-        """True if an original was written into behind autograd's back, and so has other numbers than its copy."""
-        pairs = [pair for pair in self._pairs.values() if isinstance(pair.value, Tensor) and self.num_writes(pair.value)]
-        untouched = [pair for pair in pairs if operator.eq(*self.num_writes(pair.value) or (0, 1))]
-        with torch.no_grad():
-            return not all(same_bits(pair.value.detach(), pair.copy.detach()) for pair in untouched)
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor, bool]]:
+        """Originals and copies, and whether each was written into as often as the other, as far as autograd knows."""
+        for pair in self._pairs.values():
+            if isinstance(pair.value, Tensor) and (writes := self.num_writes(pair.value)):
+                yield pair.value, pair.copy, operator.eq(*writes)
 
     def release_hooks(self) -> None:
         """Gradients are compared as they leave the call: behind that, hooks on its inputs are no part of it."""
@@ -204,6 +204,11 @@ class _Given(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
+
+
+def is_of_copies(node: Any) -> bool:
+    """True for the node of a copy that has a history."""
+    return type(node) is _Given._backward_cls
 
 
 def _refuse(tensor: Tensor) -> None:

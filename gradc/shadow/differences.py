@@ -5,14 +5,14 @@ differences: (values that eager left, those that the compiled call left, the cop
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradc.bits import same_bits
-from gradc.shadow.copies import Copies
+from gradc.shadow.copies import Copies, with_history
 from gradc.shadow.world import is_address
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
@@ -41,11 +41,16 @@ def difference(eager: Any, compiled: Any, copies: Copies) -> str:
     return _of_state(eager, compiled)
 
 
-def irreproducible(eager: dict[str, Any], again: dict[str, Any]) -> set[str]:
-    """The names of what eager itself did not get twice: the time, say."""
-    return {
-        name for name in {*eager, *again} if name not in eager or name not in again or not _is_alike(eager[name], again[name])
-    }
+def irreproducible(eager: dict[str, Any], again: dict[str, Any], names: Iterable[str] | None = None) -> set[str]:
+    """The names, of all or of these, of what eager itself did not get twice: the time, say."""
+    names = {*eager, *again} if names is None else names
+    return {name for name in names if name not in eager or name not in again or not _is_alike(eager[name], again[name])}
+
+
+def kept_values(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Of these names the values that are there, tensors as copies."""
+    present = {name: values[name] for name in names if name in values}
+    return {name: with_history(value) if isinstance(value, Tensor) else value for name, value in present.items()}
 
 
 def _is_alike(eager: Any, again: Any) -> bool:

@@ -13,6 +13,7 @@ import inspect
 import io
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from gradc import compiled_autograd
 from gradc.ambient import modes_kept_on_error
+from gradc.bits import same_bits
 from gradc.shadow import process
 from gradc.shadow.copies import Copies
 from gradc.shadow.world import UnverifiableError, explore
@@ -63,6 +65,8 @@ class Run:
             self.copies.of(value)
         self.before = self.world.contents()
         self.settings_before = process.settings()
+        self.values_of_compiled: dict[str, Any] = {}
+        self.results: dict[str, tuple[weakref.ref[Tensor], int]] = {}
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
         return [*zip(self.names, args, strict=True), *kwargs.items(), ("", self.target)]
@@ -93,6 +97,13 @@ class Run:
         self.values_of_compiled = explore([*self._roots(self.args, self.kwargs), ("result", outcome.result)], self.home).values
         return self.values_of_compiled
 
+    def release_results(self) -> None:
+        """What came out is held weakly from now on: its graph holds what watches it, which holds this."""
+        tensors = {name: value for name, value in self.values_of_compiled.items() if isinstance(value, Tensor)}
+        usual = {name: tensor for name, tensor in tensors.items() if not tensor.is_inference()}
+        self.results = {name: (weakref.ref(tensor), tensor._version) for name, tensor in usual.items()}
+        self.values_of_compiled = {}
+
     def tensors_that_came_out(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Those with a history, as the compiled call and as eager left them."""
         for name, mine in self.values_of_compiled.items():
@@ -100,14 +111,23 @@ class Run:
             if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.grad_fn and theirs.grad_fn:
                 yield mine, theirs
 
-    def again(self, function: Callable[[], Any], settings: dict[str, Any]) -> Any:
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor, bool]]:
+        """What came in and what came out, eager's beside, and whether autograd knows of no write since."""
+        yield from self.copies.pairs()
+        for name, (result, version) in self.results.items():
+            mine, theirs = result(), self.values_of_eager.get(name)
+            if mine is not None and isinstance(theirs, Tensor) and not self.copies.has(mine):
+                yield mine, theirs, mine._version == version
+
+    def again(self, function: Callable[[], Any], settings: dict[str, Any], reads_what_is_not_saved: bool) -> Any:
         """Call what goes on with eager's run, from ``settings``.
 
         Raises:
             UnverifiableError: if the originals have other numbers by now, and nobody knows which of them eager would see.
         """
-        if self.copies.are_outdated():
-            raise UnverifiableError("written into through .data")
+        asked = [(mine, theirs) for mine, theirs, is_untouched in self._pairs() if is_untouched or reads_what_is_not_saved]
+        if not all(same_bits(mine.detach(), theirs.detach()) for mine, theirs in asked):
+            raise UnverifiableError("written into in a way that autograd does not see")
         with self._unseen(settings):
             return function()
 

@@ -27,7 +27,7 @@ from gradc.ambient import unsupported_mode
 from gradc.bits import same_bits
 from gradc.shadow.arrivals import Arrivals, Edge, difference
 from gradc.shadow.copies import with_history
-from gradc.shadow.live_graph import Input, Output, by_node, cut_at_casts, nodes_between
+from gradc.shadow.live_graph import Input, Output, by_node, cut_at_casts, has_python_nodes, nodes_between
 from gradc.shadow.world import UnverifiableError
 from gradc.torch_private.autograd import current_autograd_node, engine_grad, is_graph_kept, next_sequence_nr
 from gradc.torch_private.modes import is_batched
@@ -65,12 +65,18 @@ class _Pass:
 
 @dataclasses.dataclass(frozen=True)
 class Shadow:
-    """How eager is run again: ``state`` is asked for as a pass begins; ``again`` calls a function in it, without a trace."""
+    """How eager is run again: ``state`` is asked for as a pass begins; ``again`` calls a function in it, without a trace,
+    and is told whether that may read what autograd has not saved."""
 
     state: Callable[[], Any]
-    again: Callable[[Callable[[], Any], Any], Any]
+    again: Callable[[Callable[[], Any], Any, bool], Any]
     tell: Callable[[list[str]], None]
     leave_out: Callable[[str], None]
+
+
+def _nothing_else(shadow: Shadow) -> Shadow:
+    """It leaves out, and holds nothing of the call."""
+    return Shadow(dict, lambda *_: (), lambda _: None, shadow.leave_out)
 
 
 def watch(outputs: Sequence[Output], inputs: Sequence[Input], first_number: int, shadow: Shadow) -> None:
@@ -85,7 +91,7 @@ class _Watch:
     def __init__(self, shadow: Shadow) -> None:
         self.outputs: list[Output] = []
         self.inputs: list[Input] = []
-        self.shadow, self.reason, self.leads_elsewhere = shadow, "", False
+        self.shadow, self.reason, self.leads_elsewhere, self.has_python = shadow, "", False, False
         self.passes: dict[int, _Pass] = {}
 
     def add(self, outputs: Sequence[Output], inputs: Sequence[Input], nodes: Sequence[Any]) -> None:
@@ -93,6 +99,7 @@ class _Watch:
         first = len(self.outputs)
         self.outputs += outputs
         self.inputs += inputs
+        self.has_python = self.has_python or has_python_nodes(output.eager.grad_fn for output in outputs)
         for node, places in by_node((output.edge, first + number) for number, output in enumerate(outputs)).items():
             node.register_prehook(self._begin)
             node.register_hook(functools.partial(self._note_tangents, places))
@@ -163,7 +170,7 @@ class _Watch:
         wanted = [place for place, _ in enumerate(self.inputs) if place in current.arrived]
         if wanted and current.tangents:
             try:
-                grads = self.shadow.again(functools.partial(self._eager_grads, current, wanted), current.state)
+                grads = self.shadow.again(functools.partial(self._eager_grads, current, wanted), current.state, self.has_python)
             except (RuntimeError, UnverifiableError) as error:
                 self._leave_out(str(error).split("\n")[0][:80], current.is_differentiable)
                 return
@@ -176,6 +183,7 @@ class _Watch:
             self.reason = self.reason or f"{HIGHER} that came to no input"
         if not current.is_graph_kept:
             self.outputs, self.inputs, self.reason = [], [], "backward once more"
+            self.shadow = _nothing_else(self.shadow)  # nodes hold this, and the collector does not see through them
 
     def _eager_grads(self, current: _Pass, wanted: list[int]) -> Sequence[Tensor | None]:
         if any(arrivals.is_mixed for arrivals in current.arrived.values()):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradc.shadow.arrivals import Edge
+from gradc.shadow.copies import is_of_copies
 from gradc.torch_private.autograd import sequence_nr
 
 _CAST = "ToCopyBackward0"
@@ -43,6 +44,12 @@ def nodes_between(roots: Iterable[Any], first_number: int, is_end: Callable[[Edg
             found[node] = None
             waiting += [edge[0] for edge in node.next_functions if not is_end(edge)]
     return list(found)
+
+
+def has_python_nodes(roots: Iterable[Any]) -> bool:
+    """Whether a formula in Python stands among the nodes: it may have kept what it reads by itself."""
+    nodes = nodes_between(roots, 0)
+    return any(isinstance(node, torch.autograd.function.BackwardCFunction) and not is_of_copies(node) for node in nodes)
 
 
 def lead_to_one_another(edges: Iterable[Edge]) -> bool:

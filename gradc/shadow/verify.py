@@ -29,7 +29,7 @@ from gradc.ambient import unsupported_mode
 from gradc.errors import DifferenceWarning, FallbackError
 from gradc.journal import count, fallback, num_compiled
 from gradc.shadow import process
-from gradc.shadow.differences import differences, irreproducible
+from gradc.shadow.differences import differences, irreproducible, kept_values
 from gradc.shadow.eagerly import Outcome, Run, outcome_of
 from gradc.shadow.gradients import Shadow, watch
 from gradc.shadow.live_graph import Input, Output, lead_to_one_another
@@ -141,6 +141,7 @@ class _Verifier:
             for mine, theirs in run.tensors_that_came_out()
             if (mine.grad_fn, mine.output_nr) not in known
         ]
+        run.release_results()
         if inputs and outputs:
             watch(outputs, inputs, first_number, Shadow(process.settings, run.again, self._judge_backward, _leave_out))
 
@@ -157,16 +158,21 @@ class _Verifier:
                 found, "This call's result is gradc's, for it wrote into tensors with a history; it runs eagerly from now on."
             )
             return compiled.unwrap()
+        kept = kept_values(run.values_of_compiled, [name for name, _ in found])
         run.undo()
         again = Run(self.target, args, kwargs)
         again.eagerly()
         again.copies.release_hooks()
         noise = irreproducible(run.values_of_eager, again.values_of_eager)
-        if left := [(name, text) for name, text in found if name not in noise]:
-            self._tell(left, "This call's result is eager's; it runs eagerly from now on.")
-        else:
+        left = [(name, text) for name, text in found if name not in noise]
+        outcome = outcome_of(self.target, args, kwargs)
+        if not left:
             _leave_out("eager itself gives another result when it runs again")
-        return self.target(*args, **kwargs)
+        elif _is_same(compiled, kept, outcome, run.values(outcome), dict(left)):
+            _leave_out("copies do otherwise than what they were made of")
+        else:
+            self._tell(left, "This call's result is eager's; it runs eagerly from now on.")
+        return outcome.unwrap()
 
     def _tell(self, found: list[tuple[str, str]], consequence: str) -> None:
         self.difference = found[0][1]
@@ -192,6 +198,13 @@ def _refuse() -> None:
         raise UnverifiableError("inside compiled code")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise UnverifiableError("torch.distributed")
+
+
+def _is_same(compiled: Outcome, kept: dict[str, Any], eager: Outcome, values: dict[str, Any], names: dict[str, str]) -> bool:
+    """Whether eager on what really came in, and not on copies, does as the compiled call did."""
+    if compiled.error or eager.error:
+        return type(compiled.error) is type(eager.error)
+    return kept.keys() >= names.keys() and not irreproducible(kept, values, kept)
 
 
 def _eagerly(run: Run, edges: dict[int, Any]) -> Outcome:

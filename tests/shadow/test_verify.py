@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 import warnings
+import weakref
 from typing import Any
 
 import numpy
@@ -322,6 +324,54 @@ def test_arguments_that_lead_to_one_another_are_verified_where_no_backward_runs_
     compiled = gradc.compile(product, options=VERIFY)
     compiled(x, x.exp()).sum().backward()
     assert counted() == {"calls": 1, "backwards": 1}
+
+
+def test_what_autocast_cast_before_the_call_is_no_difference():
+    """Its cache knows the weight that came in, and not the copy."""
+    x, w = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
+    multiply = lambda x, w: x @ w
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.float16):
+            multiply(x, w)
+        with pytest.raises(RuntimeError, match="same dtype"):  # as in eager
+            gradc.compile(multiply, options=VERIFY)(x, w)
+    assert counted() == {"calls": 1, "left out: copies do otherwise than what they were made of": 1}
+
+
+@pytest.mark.parametrize("change", [lambda value: value.add_(1), lambda value: setattr(value, "data", value.data * 2)])
+def test_what_a_backward_in_python_kept_by_itself_and_others_wrote_into_is_no_difference(change):
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.x = x
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * ctx.x
+
+    x, w = leaves(3)
+    y = gradc.compile(lambda x, w: Kept.apply(x) * w, options=VERIFY)(x, w)
+    with torch.no_grad():
+        change(x)
+    y.sum().backward()
+    assert "differences" not in counted()
+
+
+def test_nothing_is_kept_of_a_step_that_is_over():
+    class Bag:
+        pass
+
+    def step() -> weakref.ref[Bag]:
+        x, w = leaves(3)
+        y, bag = gradc.compile(product, options=VERIFY)(x, w), Bag()
+        x.bag = bag  # type: ignore[attr-defined]
+        y.sum().backward()
+        return weakref.ref(bag)
+
+    is_gone = step()
+    gc.collect()
+    assert is_gone() is None
 
 
 def test_off_it_is_not_there(monkeypatch):
