@@ -45,8 +45,8 @@ from gradc.torch_private.quiet import quiet
 
 MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: as many as a native region keeps
 
-_CANNOT_TRACE = (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS)  # what eager raises, it shall raise
-_CANNOT_DERIVE = (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS)
+_CANNOT_TRACE = (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS, AssertionError)  # what eager raises, it shall raise
+_CANNOT_DERIVE = (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS, AssertionError)  # of torch's own, over fake tensors
 
 _serials = itertools.count()
 _Derivative = Callable[..., Sequence[Any] | None]  # None for copies of weights in other dtypes than it was made for

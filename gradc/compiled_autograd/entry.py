@@ -31,6 +31,7 @@ from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.modes import dispatch_modes
 from gradc.torch_private.patches import Patch, Replace
+from gradc.torch_private.transforms import without_transforms
 
 if TYPE_CHECKING:
     from gradc._C import Recording, Walk
@@ -122,8 +123,8 @@ def _is_own_tracing() -> bool:
 
 
 def _is_tried_out(tensors: Any) -> bool:
-    """True for a pass between fake tensors: Dynamo looks what it gives."""
-    return any(isinstance(tensor, torch.Tensor) and is_fake(tensor) for tensor in tensors)
+    """True for a pass between fake tensors, or a transform's around them: Dynamo looks what it gives."""
+    return any(isinstance(tensor, torch.Tensor) and is_fake(without_transforms(tensor)) for tensor in tensors)
 
 
 def _is_compiled(tensors: Any) -> bool:

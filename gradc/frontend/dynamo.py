@@ -25,6 +25,7 @@ from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.patches import patches
+from gradc.frontend.transforms import forbids_hooks
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
@@ -94,6 +95,8 @@ def _guarded(
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve."""
 
+    are_hooks_forbidden = forbids_hooks(graph)
+
     def call(*inputs: Any) -> Any:
         given = floats(inputs)
         reason = "float that decides what is called" if given is None else ""
@@ -101,6 +104,8 @@ def _guarded(
             reason = unsupported_mode() or _what_is_unusual(region, inputs) or _what_inner_gradients_miss(region, given)
         if not reason and writes_inference and not torch.is_inference_mode_enabled():
             reason = "write into an inference tensor"
+        if are_hooks_forbidden and are_saved_tensors_hooked():
+            reason = "saved-tensors hooks"
         if given is None or reason:
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
@@ -110,7 +115,7 @@ def _guarded(
         return eagerly(*inputs)
 
     slow = torch.compiler.disable(call)
-    return slow if floats.kept is not None or writes_inference else region.guarded(slow)
+    return slow if floats.kept is not None or writes_inference or are_hooks_forbidden else region.guarded(slow)
 
 
 def _writes_into_inference_tensors(region: Region, inputs: Sequence[Any]) -> bool:

@@ -22,6 +22,7 @@ from gradc.frontend import functions
 from gradc.frontend.cells import decomposed
 from gradc.frontend.floats import is_float_input
 from gradc.frontend.plain_tensors import as_for_plain_tensors, method_named
+from gradc.frontend.transforms import call_of_transform
 from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
 from gradc.torch_private.plain_functions import AUTOGRAD_FUNCTION
@@ -136,6 +137,8 @@ class _Runner(torch.fx.Interpreter):
             return _Runner(args[0], self.tape).outputs_of(args[1:])
         if target is torch.autograd.grad:
             return grad_inside(self.tape, *args, **kwargs)
+        if (of_transform := call_of_transform(target, args)) is not None:
+            return of_transform(*args, **kwargs)
         target = as_for_plain_tensors(decomposed(target, args), args, kwargs)
         return super().call_function(target, args, kwargs)
 

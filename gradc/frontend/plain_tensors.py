@@ -3,7 +3,8 @@
     as_for_plain_tensors: (function, args, kwargs) -> a function that makes the calls of eager, or the function itself
 
 A tape is recorded with fake tensors, under a mode: at::isTensorSubclassLike says yes to each. Of the kernels in torch 2.13 that
-ask, most only write into no tensor of their own, which rounds the same; those here sum or multiply in another order.
+ask, most only write into no tensor of their own, which rounds the same; those here sum or multiply in another order. Inside of
+torch.func's transforms it says so in eager, too, of what a transform has wrapped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn import functional
 from gradc.ambient import autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.autocast import is_cast_for
+from gradc.torch_private.transforms import is_seen_wrapped
 
 _aten = torch.ops.aten
 
@@ -54,7 +56,7 @@ def _is_folded(a: Any, b: Any) -> bool:
     if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.dim() != 3 or b.dim() != 3:
         return False
     alone = [one for one, other in ((a, b), (b, a)) if _is_one(one.shape[0]) and not _is_one(other.shape[0])]
-    return any(not one.requires_grad for one in alone)
+    return any(not one.requires_grad and not is_seen_wrapped(one) for one in alone)
 
 
 def _is_one(size: Any) -> bool:

@@ -26,7 +26,7 @@ from gradc.ir.metadata import tensor_meta
 from gradc.ir.ops import PLAIN_META, PLAIN_META_OF_CONTIGUOUS, is_metadata_query
 from gradc.ir.sums import EngineSums
 from gradc.ir.values import Instruction, leaves
-from gradc.torch_private.fakes import call_on_meta, has_symbolic_sizes, is_fake, python_meta_kernels
+from gradc.torch_private.fakes import call_on_meta, has_symbolic_sizes, is_fake, keeping_lazy_zeros, python_meta_kernels
 
 _aten = torch.ops.aten
 _device = torch.ops.prim.device.default
@@ -128,7 +128,10 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         made = None
         if not kwargs and (op in PLAIN_META or op in PLAIN_META_OF_CONTIGUOUS):
             made = call_on_meta(op, args, op in PLAIN_META or _are_alike_and_contiguous(args))
-        return op(*args, **kwargs) if made is None else made
+        if made is not None:
+            return made
+        with keeping_lazy_zeros(op, leaves(args)):
+            return op(*args, **kwargs)
 
 
 def _are_alike_and_contiguous(args: Any) -> bool:

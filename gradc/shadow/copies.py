@@ -21,7 +21,8 @@ from gradc.bits import same_bits
 from gradc.shadow.world import UnverifiableError, is_stateful, post_accumulate_hooks_of
 from gradc.torch_private.autograd import is_cut_off, storage_key
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.running_twice import is_in_transform, put_back_version, with_lazy_bits_of, without_lazy_bits
+from gradc.torch_private.running_twice import put_back_version, with_lazy_bits_of, without_lazy_bits
+from gradc.torch_private.transforms import is_in_transform
 
 _KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

@@ -42,6 +42,7 @@ from gradc.torch_private.autograd import (
 )
 from gradc.torch_private.fakes import FakeTensor, FakeTensorMode, is_fake
 from gradc.torch_private.modes import autocast_nested, autocast_nesting, without_anomaly_mode
+from gradc.torch_private.transforms import is_in_transform
 
 _aten = torch.ops.aten
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
@@ -92,7 +93,9 @@ class TapeRecorder:
         # With their versions; without their nodes, some of which must go: see _letting_go_of_written_views.
         tensors: list[tuple[torch.Tensor, int]] = []
 
-        def pack(tensor: torch.Tensor) -> int:
+        def pack(tensor: torch.Tensor) -> int | torch.Tensor:
+            if is_in_transform(tensor):  # for a node of the transform's own, which the function runs itself
+                return tensor
             saved.append(self._saved(tensor))
             tensors.append((tensor, tensor._version))
             return len(saved) - 1
@@ -134,6 +137,8 @@ class TapeRecorder:
         return self.recorder.add_constant(tensor)
 
     def _saved(self, tensor: torch.Tensor) -> Saved:
+        if tensor._is_zerotensor():  # forward mode makes them; fake tensors of backward's own forget that they are
+            raise UnsupportedError("function transform", "backward reads zeros that take no memory", self._where)
         slot = self.recorder.slot_of(tensor)
         if slot is None and is_fake(tensor):
             slot = self.recorder.slot_of_alias(tensor)
@@ -256,7 +261,7 @@ def record_with_floats(
 
 
 @contextmanager
-def packing(pack: Callable[[torch.Tensor], int], unpacker: Unpacker) -> Iterator[None]:
+def packing(pack: Callable[[torch.Tensor], int | torch.Tensor], unpacker: Unpacker) -> Iterator[None]:
     """While inside, what nodes save goes to ``pack``. They keep neither of the two: no collector sees what C++ nodes hold."""
     with saved_tensors_hooks_enabled(), saved_tensors_hooks(weakly(pack), unpacker.hook):
         yield

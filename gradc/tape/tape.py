@@ -116,8 +116,8 @@ class Unpacker:
         self.give = give
         self.hook = weakly(self)
 
-    def __call__(self, index: int) -> torch.Tensor:
-        return self.give(index)
+    def __call__(self, packed: int | torch.Tensor) -> torch.Tensor:
+        return self.give(packed) if isinstance(packed, int) else packed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

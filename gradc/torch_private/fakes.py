@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedFakeTensorException,
+    disable_fake_tensor_cache,
     in_kernel_invocation_manager,
 )
 from torch.fx.experimental.sym_node import SymNode
@@ -34,6 +35,7 @@ __all__ = [
     "fake_mode_for",
     "has_symbolic_sizes",
     "is_fake",
+    "keeping_lazy_zeros",
     "new_shape_env",
     "new_symint",
     "new_symint_of",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _CPU = torch.device("cpu")
+_LAZY_ZEROS = torch.ops.aten._efficientzerotensor.default
 _MAX_LAYOUTS = 4096
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
 _layouts: dict[Any, Layout] = {}
@@ -73,6 +76,7 @@ def call_on_meta(op: Any, args: Sequence[Any], is_plain: bool = True) -> torch.T
     for arg in args:
         if type(arg) is FakeTensor:
             is_unusual = arg._has_symbolic_sizes_strides or arg.constant is not None or arg.real_tensor is not None
+            is_unusual = is_unusual or arg._is_zerotensor()
             if is_unusual or arg.fake_device != _CPU or (mode is not None and arg.fake_mode is not mode):
                 return None
             mode = arg.fake_mode
@@ -113,6 +117,13 @@ def _layout_key(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
         return tuple(arg.size()), arg.stride(), arg.dtype, arg.is_conj(), arg.is_neg()
     return (type(arg), tuple(arg) if isinstance(arg, list) else arg)
+
+
+def keeping_lazy_zeros(op: Any, values: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
+    """Where to call ``op`` on fake tensors: their cache forgets which are zeros that take no memory."""
+    is_lazy = op is _LAZY_ZEROS or any(isinstance(value, torch.Tensor) and value._is_zerotensor() for value in values)
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) if is_lazy else None
+    return contextlib.nullcontext() if mode is None else disable_fake_tensor_cache(mode)
 
 
 def has_symbolic_sizes(values: Iterable[Any]) -> bool:

@@ -27,11 +27,6 @@ def put_back_version(tensor: torch.Tensor, version: int) -> None:
         torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
-def is_in_transform(tensor: torch.Tensor) -> bool:
-    """True for the wrappers of torch.func's transforms."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     """A view of what the memory holds, where the tensor is still to be conjugated or negated."""
     plain = torch.conj(tensor) if tensor.is_conj() else tensor

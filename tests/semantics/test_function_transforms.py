@@ -94,14 +94,14 @@ def test_func_hessian(compile, x, w):
     return torch.func.hessian(g)(x, w)
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6))
 def test_transform_inside_the_region(compile, x, w):
     y = compile(lambda x, w: torch.func.grad(lambda x: f(x, w).sum())(x))(x, w)
     y.sum().backward()
     return y
 
 
-@case("torch.func", leaf(4, 6), leaf(6, 6), fallback=TRANSFORM)
+@case("torch.func", leaf(4, 6), leaf(6, 6))
 def test_vmap_inside_the_region(compile, x, w):
     y = compile(lambda x, w: torch.func.vmap(lambda row: torch.tanh(row @ w))(x))(x, w)
     y.sum().backward()

@@ -1,0 +1,50 @@
+"""torch.func's transforms in one of Dynamo's graphs: entered and left by plain calls, which are made while it is recorded.
+
+    call_of_transform: (function, args) -> the function to call instead, or None where it is none of a transform's
+    forbids_hooks:     graph -> whether eager raises where the user has set saved-tensors hooks around it
+
+A transform of reverse mode has autograd nodes of its own, on tensors of its own, and runs them itself before it ends: it sends
+down to the level of the region just the calls that it sends in eager, and these lie on the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+from gradc.ambient import autocast_state
+from gradc.errors import UnsupportedError
+from gradc.torch_private.transforms import is_gradient_of_transform, is_switch_of_hooks
+
+
+def call_of_transform(function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """See the module's docstring.
+
+    Raises:
+        UnsupportedError: where the transform's pass through the engine may be another than eager's.
+    """
+    if is_switch_of_hooks(function):  # which are forbidden there; those that record get no tensor of the transform's
+        return _nothing
+    if not is_gradient_of_transform(function):
+        return None
+    if autocast_state().enabled:
+        raise UnsupportedError("function transform", "a gradient under autocast")
+    if any(tensor.device.type != "cpu" for tensor in _tensors(args)):
+        raise UnsupportedError("function transform", "a gradient not on the CPU")
+    return function
+
+
+def forbids_hooks(graph: torch.fx.GraphModule) -> bool:
+    return any(is_switch_of_hooks(node.target) for node in graph.graph.nodes)
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+
+
+def _nothing(*_: Any) -> None:
+    """Allows and forbids no saved-tensors hooks."""
