@@ -61,6 +61,7 @@ class Observer:
             node: WrappedNumber(tensors[position], tensors[position].item()) for node, position in walk.number_inputs
         }
         self._events: list[Ran | Boundary] = []
+        self._dependent: set[int] = set()  # slots
         self._failure = ""
         self._regions: dict[int, RegionBackward] = {}
         self._first_call, self._first_slot = 0, 0  # of the present node
@@ -104,16 +105,27 @@ class Observer:
             return False
         self.recorder.taint = ""
         del self.recorder.instructions[self._first_call :]
-        self._open_boundary(node, self._entered, outputs, slots, ())
+        self._open_boundary(node, self._entered, outputs, slots)
         return True
 
-    def boundary(self, node: int, inputs: Values, outputs: Values, is_stealable: Sequence[bool]) -> None:
+    def boundary(
+        self,
+        node: int,
+        inputs: Values,
+        outputs: Values,
+        are_inputs_stealable: Sequence[bool],
+        are_outputs_stealable: Sequence[bool],
+    ) -> None:
         """Note a node that ran live. Its state follows."""
         before = self._slots(inputs)
         self._fail_if_tainted()
         after = tuple(-1 if value is None else self.recorder.add_returned(value, "live") for value in outputs)
-        self._open_boundary(node, before, outputs, after, is_stealable)
+        self._open_boundary(node, before, outputs, after, are_inputs_stealable, are_outputs_stealable)
         self._note_region(node, inputs)
+
+    def depends_on_holders(self, value: torch.Tensor) -> None:
+        """Note that what eager adds to this value, which a live node returned, leaves other strides if somebody has it."""
+        self._dependent.add(self.recorder.slot(value))
 
     def snapshot(self, newly_done: list[int], not_ready: list[Any], ready: list[Any], results: Values) -> None:
         assert self._boundary is not None, "follows a boundary"
@@ -133,7 +145,7 @@ class Observer:
             slots=tuple(recorder.slots),
             constants=recorder.constants,
             instructions=tuple(recorder.instructions),
-            events=tuple(self._events),
+            events=tuple(map(self._with_dependent, self._events)),
             results=slots,
             has_offsets=recorder.has_offsets,
             failure=self._failure,
@@ -175,14 +187,34 @@ class Observer:
     def _waiting(self, nodes: list[tuple[int, Values]]) -> tuple[Waiting, ...]:
         return tuple(Waiting(node, self._slots(inputs)) for node, inputs in nodes)
 
-    def _open_boundary(self, node: int, inputs: Slots, outputs: Values, slots: Slots, is_stealable: Sequence[bool]) -> None:
+    def _open_boundary(
+        self,
+        node: int,
+        inputs: Slots,
+        outputs: Values,
+        slots: Slots,
+        are_inputs_stealable: Sequence[bool] = (),
+        are_outputs_stealable: Sequence[bool] = (),
+    ) -> None:
         for value, slot in zip(outputs, slots, strict=True):
             if value is not None:
                 self.recorder.note_returned(value, slot)
-        position, expected = len(self.recorder.instructions), self._expected(node, outputs)
         self._boundary = Boundary(
-            node, position, inputs, slots, expected, tuple(is_stealable), is_needed=self.walk.is_needed(node)
+            node,
+            len(self.recorder.instructions),
+            inputs,
+            slots,
+            self._expected(node, outputs),
+            tuple(are_inputs_stealable),
+            tuple(are_outputs_stealable),
+            is_needed=self.walk.is_needed(node),
         )
+
+    def _with_dependent(self, event: Ran | Boundary) -> Ran | Boundary:
+        if isinstance(event, Ran) or self._dependent.isdisjoint(event.outputs):
+            return event
+        positions = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
+        return dataclasses.replace(event, dependent=positions)
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
         """What results of a node must look like on a later run."""

@@ -100,7 +100,9 @@ class Boundary:
     """A node that runs live on every later run, too. ``position`` counts the instructions before it.
 
     One that is not ``is_needed`` is only asked for: the hooks on its inputs are called, and what they return is its result.
-    ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once.
+    ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once, and
+    ``is_result_stealable`` the same of each output, as the node returned it when it was captured. ``dependent`` are the
+    positions of outputs of which that must be so on every run: eager adds to them in place or not, and leaves other strides.
     """
 
     node: int
@@ -109,6 +111,8 @@ class Boundary:
     outputs: Slots
     expected: tuple[Expected, ...] = ()
     is_stealable: tuple[bool, ...] = ()
+    is_result_stealable: tuple[bool, ...] = ()
+    dependent: tuple[int, ...] = ()
     after: EngineState = EngineState()
     is_needed: bool = True
 

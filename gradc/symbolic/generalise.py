@@ -87,7 +87,9 @@ def _in_terms(traced: Captured, names: tuple[sympy.Symbol, ...], met: Mapping[in
             dataclasses.replace(one, numbers=tuple(term_of(number, names) for number in one.numbers))
             for one in boundary.expected
         )
-        return dataclasses.replace(boundary, expected=expected, is_stealable=met[boundary.node].is_stealable)
+        seen = met[boundary.node]
+        boundary = dataclasses.replace(boundary, expected=expected)
+        return dataclasses.replace(boundary, is_stealable=seen.is_stealable, is_result_stealable=seen.is_result_stealable)
 
     events = tuple(known(event) if isinstance(event, Boundary) else event for event in traced.events)
     return dataclasses.replace(traced, events=events)
@@ -114,7 +116,7 @@ def _trace(walk: Walk, numbers: Numbers, met: Sequence[Boundary], mode: Any) -> 
     with mode, torch.no_grad():
         tensors = stand_ins(walk, numbers)
         results = {boundary.node: returned(walk, boundary, numbers) for boundary in met}
-    outputs = {node: outputs for node, (outputs, _) in results.items()}
+    outputs = {boundary.node: (results[boundary.node][0], list(boundary.is_result_stealable)) for boundary in met}
     observer = _TraceObserver(walk, tensors, mode, {node: expected for node, (_, expected) in results.items()})
     try:
         return observer.captured(native.extension.trace(walk, observer, tensors, list(numbers), outputs))

@@ -161,6 +161,7 @@ class _Comparison:
             return False
         return (
             own.position == other.position
+            and own.dependent == other.dependent
             and self._slots(own.inputs, other.inputs)
             and self._slots(own.outputs, other.outputs)
             and self._states(own.after, other.after)

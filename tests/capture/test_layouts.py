@@ -90,6 +90,32 @@ def test_strides_where_eager_adds_in_place_to_what_a_hooked_node_returned() -> N
     check(make)
 
 
+@pytest.mark.parametrize("is_first_kept", [False, True])
+def test_strides_where_a_hook_keeps_what_eager_adds_to_on_another_run(is_first_kept: bool) -> None:
+    """Eager then makes a sum, with other strides in the dimension of size 1: the recording looks who has it."""
+    kept = []
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            def hook(grads: Any, _: Any) -> Any:
+                made = torch.empty_strided((1, 3), (1, 1)).copy_(grads[0])
+                kept.extend([made] if i % 2 != is_first_kept else [])
+                return (made,)
+
+            x = leaf(1, 3)
+            early, late = x.sin(), x.exp()
+            assert late.grad_fn is not None
+            late.grad_fn.register_hook(hook)
+            (grad,) = torch.autograd.grad((early + late).sum(), x)
+            assert grad.stride() == ((3, 1) if i % 2 != is_first_kept else (1, 1))
+            return grad
+
+        return step
+
+    check(make)
+    assert gradc.counters["compiled_autograd"]["finished live"] == 2
+
+
 @pytest.mark.parametrize("compile", [lambda function: function, gradc.compile])
 def test_strides_where_a_node_hands_on_its_gradient(compile: Callable[..., Any]) -> None:
     """A leaf steals it, and its strides in a dimension of size 1, unless somebody else holds it. Found by the fuzzer."""

@@ -41,10 +41,14 @@ class PythonObserver : public Observer {
     const py::gil_scoped_acquire gil;
     return guarded([&] { return target_.attr("leave")(node, to_python(outputs)).cast<bool>(); });
   }
-  void boundary(
-      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& are_stealable) override {
+  void boundary(uint32_t node, const Traffic& traffic) override {
     const py::gil_scoped_acquire gil;
-    call("boundary", node, to_python(inputs), to_python(outputs), are_stealable);
+    const auto& [inputs, outputs, are_inputs_stealable, are_outputs_stealable] = traffic;
+    call("boundary", node, to_python(inputs), to_python(outputs), are_inputs_stealable, are_outputs_stealable);
+  }
+  void depends_on_holders(const at::Tensor& value) override {
+    const py::gil_scoped_acquire gil;
+    call("depends_on_holders", value);
   }
   void snapshot(Snapshot<at::Tensor> state) override {
     const py::gil_scoped_acquire gil;
@@ -87,8 +91,9 @@ py::list trace(Walk& walk, const py::object& target, const py::list& tensors, co
   for (const py::handle number : numbers) {
     stand_ins.numbers.push_back(number.cast<c10::SymInt>());
   }
-  for (const auto& [node, outputs] : boundaries) {
-    stand_ins.boundaries.emplace(node.cast<uint32_t>(), to_tensors(outputs));
+  for (const auto& [node, returned] : boundaries) {
+    const auto [outputs, are_stealable] = returned.cast<std::pair<py::list, std::vector<bool>>>();
+    stand_ins.boundaries.emplace(node.cast<uint32_t>(), StandIns::Returned{to_tensors(outputs), are_stealable});
   }
   PythonObserver observer(target);
   variable_list results;

@@ -32,6 +32,18 @@ bool is_plain_buffer(const at::Tensor& tensor, bool is_traced) {
       tensor.is_non_overlapping_and_dense() && tensor.has_storage();
 }
 
+// Whether a fresh contiguous tensor of these sizes has these strides, also in dimensions of size 1.
+bool is_laid_out_afresh(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides) {
+  c10::SymInt expected = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (strides[i] != expected) {
+      return false;
+    }
+    expected *= sizes[i] == 0 ? c10::SymInt(1) : sizes[i];
+  }
+  return true;
+}
+
 } // namespace
 
 EngineRun::EngineRun(Walk& walk, Observer* observer, const StandIns* stand_ins)
@@ -208,7 +220,7 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
     }
     outputs = holders_.note_returned(held, std::move(outputs), walk_.request.is_partial);
   }
-  observer_->boundary(node, held, outputs, are_stealable);
+  observer_->boundary(node, {held, outputs, are_stealable, holders_.stealable_among_returned(outputs)});
   observer_->snapshot(snapshot());
   return outputs;
 }
@@ -328,14 +340,19 @@ bool EngineRun::may_add_in_place(const at::Tensor& tensor, const at::Tensor& oth
 }
 
 // Whether eager adds in place to what a boundary returned, and so leaves strides that a sum would not have, in dimensions of
-// size 1. On another run a hook may keep the tensor: so the recording copies it first.
+// size 1. On another run a hook may keep the tensor: so the recording copies it first, and is told to look whether one has.
 bool EngineRun::keeps_strides(const at::Tensor& tensor, const at::Tensor& other) const {
-  if (!observer_ || stand_ins_ || !holders_.is_added_to_this_time(tensor, other) || !is_plain_buffer(tensor, false) ||
-      is_subclass(other, false) || other.layout() != at::kStrided) {
+  if (!observer_ || !holders_.is_added_to_unless_kept(tensor, other) || !is_plain_buffer(tensor, stand_ins_) ||
+      is_subclass(other, stand_ins_) || other.layout() != at::kStrided) {
     return false;
   }
-  const bool is_usual = tensor.strides() == other.strides() && tensor.strides() == c10::contiguous_strides(tensor.sizes());
-  return !is_usual && std::any_of(tensor.sizes().begin(), tensor.sizes().end(), [](int64_t size) { return size == 1; });
+  const auto sizes = tensor.sym_sizes(), strides = tensor.sym_strides();
+  const bool has_size_1 = std::any_of(sizes.begin(), sizes.end(), [](const c10::SymInt& size) { return size == 1; });
+  if (!has_size_1 || (strides == other.sym_strides() && is_laid_out_afresh(sizes, strides))) {
+    return false;
+  }
+  observer_->depends_on_holders(tensor);
+  return holders_.is_added_to_this_time(tensor, other);
 }
 
 std::vector<const variable_list*> EngineRun::waiting() const {

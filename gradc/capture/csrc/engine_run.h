@@ -21,9 +21,13 @@ namespace gradc {
 // What a trace uses in place of what was walked: tensors in the order of Walk::tensors, numbers in that of Walk::numbers,
 // and what each node that cannot be traced returns.
 struct StandIns {
+  struct Returned {
+    variable_list outputs;
+    std::vector<bool> are_stealable; // as Holders::stealable_among_returned said of the live ones
+  };
   variable_list tensors;
   std::vector<c10::SymInt> numbers;
-  std::unordered_map<uint32_t, variable_list> boundaries;
+  std::unordered_map<uint32_t, Returned> boundaries;
 };
 
 class EngineRun {

@@ -74,14 +74,26 @@ bool Holders::may_add_in_place(const at::Tensor& tensor, const at::Tensor& other
       num_waiting_on(storage) <= 1; // the value itself
 }
 
-bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const {
-  const auto* value = find(tensor);
+bool Holders::is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const {
   const void* storage = storage_of(tensor);
-  return value && value->is_stealable && !is_kept(tensor) && storage != storage_of(other) && num_waiting_on(storage) <= 1;
+  return find(tensor) && storage != storage_of(other) && num_waiting_on(storage) <= 1;
+}
+
+bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const {
+  return is_added_to_unless_kept(tensor, other) && find(tensor)->is_stealable && !is_kept(tensor);
 }
 
 bool Holders::is_from_boundary(const at::Tensor& tensor) const {
   return find(tensor) != nullptr;
+}
+
+std::vector<bool> Holders::stealable_among_returned(const variable_list& outputs) const {
+  std::vector<bool> are_stealable;
+  for (const auto& output : outputs) {
+    const auto* value = output.defined() ? find(output) : nullptr;
+    are_stealable.push_back(value && value->is_stealable && !is_kept(output));
+  }
+  return are_stealable;
 }
 
 std::vector<size_t> Holders::count(const variable_list& inputs) {
@@ -151,6 +163,15 @@ void Holders::note(const variable_list& values) {
   for (const auto& value : values) {
     if (value.defined()) {
       add(value);
+    }
+  }
+}
+
+void Holders::note_stand_ins(const variable_list& outputs, const std::vector<bool>& are_stealable) {
+  note(outputs);
+  for (size_t i = 0; i < outputs.size() && i < are_stealable.size(); ++i) {
+    if (outputs[i].defined()) {
+      values_.at(handle_of(outputs[i])).is_stealable = are_stealable[i];
     }
   }
 }

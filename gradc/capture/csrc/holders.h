@@ -39,10 +39,14 @@ class Holders {
   std::vector<bool> stealable_among(const variable_list& inputs) const;
   // Whether the value that waits and its memory are held once, on any run alike. Eager adds `other` to such a value in place.
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
-  // Whether a boundary returned the value, and eager adds `other` to it in place since no hook kept it: on another run one may.
+  // Whether a boundary returned the value, and eager adds `other` to it in place unless a hook has kept it.
+  bool is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
+  // The same, where no hook kept it: on another run one may.
   bool is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const;
   // Whether a boundary took or returned the value: who holds it may differ from run to run.
   bool is_from_boundary(const at::Tensor& tensor) const;
+  // Of each value that a boundary has just returned, whether nobody but the run has it, nor its memory.
+  std::vector<bool> stealable_among_returned(const variable_list& outputs) const;
 
   // ---- What a boundary does
 
@@ -57,6 +61,8 @@ class Holders {
   variable_list note_returned(const variable_list& inputs, variable_list outputs, bool are_results);
   // Notes that a boundary took or returned these, where nothing is known of who kept them.
   void note(const variable_list& values);
+  // Notes stand-ins for what a boundary returned, and what `stealable_among_returned` gave for that; empty: nothing is known.
+  void note_stand_ins(const variable_list& outputs, const std::vector<bool>& are_stealable);
   // With what boundaries returned in the place of its new handles: one tensor, where eager gives one several times.
   variable_list as_returned(variable_list results) const;
 

@@ -22,6 +22,14 @@ struct Snapshot {
   std::vector<Value> results;
 };
 
+// What went through a boundary, and of each value whether nobody else held it: empty in a trace.
+struct Traffic {
+  const variable_list& inputs;
+  const variable_list& outputs;
+  std::vector<bool> are_inputs_stealable;
+  std::vector<bool> are_outputs_stealable;
+};
+
 // What a capture needs to know. Called with the GIL released.
 class Observer {
  public:
@@ -31,9 +39,9 @@ class Observer {
   virtual void enter(uint32_t node, const variable_list& inputs) = 0;
   // True if the node must run live on a hit, though it was recorded.
   virtual bool leave(uint32_t node, const variable_list& outputs) = 0;
-  // `is_owned`: of each input, whether only the node holds it; empty in a trace.
-  virtual void boundary(
-      uint32_t node, const variable_list& inputs, const variable_list& outputs, const std::vector<bool>& is_owned) = 0;
+  virtual void boundary(uint32_t node, const Traffic& traffic) = 0;
+  // What is recorded of a value that a boundary returned is right where as many hold it as now.
+  virtual void depends_on_holders(const at::Tensor& value) = 0;
   virtual void snapshot(Snapshot<at::Tensor> state) = 0;
   virtual void accumulated(uint32_t node, const at::Tensor& grad) = 0;
 };

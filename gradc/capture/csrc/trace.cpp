@@ -205,11 +205,12 @@ variable_list EngineRun::trace(uint32_t node, variable_list inputs) {
   auto& live = walk_.nodes[node];
   const auto boundary = stand_ins_->boundaries.find(node);
   if (boundary != stand_ins_->boundaries.end()) {
+    const auto& [outputs, are_stealable] = boundary->second;
     holders_.note(inputs);
-    holders_.note(boundary->second);
-    observer_->boundary(node, inputs, boundary->second, {});
+    holders_.note_stand_ins(outputs, are_stealable);
+    observer_->boundary(node, {inputs, outputs, {}, {}});
     observer_->snapshot(snapshot());
-    return boundary->second;
+    return outputs;
   }
   if (live.is_opaque) {
     throw Unsupported("node that cannot be traced");

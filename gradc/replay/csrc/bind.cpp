@@ -122,6 +122,10 @@ Boundary make_boundary(const py::handle& object) {
     expected.refuse_others({"dtype"});
   }
   boundary.snapshot = make_snapshot(source["after"]);
+  const auto is_result_stealable = source.get<std::vector<bool>>("is_result_stealable");
+  for (const auto position : source.get<std::vector<size_t>>("dependent")) {
+    boundary.holders.emplace_back(position, is_result_stealable.at(position));
+  }
   source.refuse_others({"position"});
   spec.refuse_others();
   return boundary;

@@ -54,6 +54,7 @@ struct Boundary {
   std::vector<Index> outputs;
   std::vector<Bytes> metadata;
   std::vector<std::vector<Term>> numbers;
+  std::vector<std::pair<size_t, bool>> holders; // of some outputs, by position: whether nobody else may hold them, or somebody must
   Snapshot<Index> snapshot;
 };
 

@@ -140,7 +140,9 @@ class Replay {
         return false;
       }
     }
-    return true;
+    return std::all_of(boundary.holders.begin(), boundary.holders.end(), [&](const auto& expected) {
+      return may_write_over(outputs[expected.first]) == expected.second;
+    });
   }
 
   // A hook may have changed what the rest would find: hooks, existing gradients, saved tensors.
