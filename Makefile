@@ -112,7 +112,7 @@ $(WORLD)/.installed: pyproject.toml $(STAMP)
 	@touch $@
 
 world: $(WORLD)/.installed
-	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m tests.world $(if $(CASES),--only $(CASES))
+	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m tests.world --jobs 2 $(if $(CASES),--only $(CASES))
 	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m pytest -q tests/world
 
 clean:

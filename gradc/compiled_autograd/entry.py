@@ -5,8 +5,9 @@
     walk -> key -> find, or prove, or record -> replay
 
 What torch's engine has to run is counted in ``gradc.counters["fallbacks"]``, but for ``disable``, gradc's own tracing, a pass
-that raises since its graph is wrong, and what consists of compiled segments alone: inside a compiled function, or under
-``create_graph``, where each segment is compiled with its derivative.
+that raises since its graph is wrong, a pass of what runs eagerly since that is faster (its call is counted), and what consists
+of compiled segments alone: inside a compiled function, or under ``create_graph``, where each segment is compiled with its
+derivative.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.compiled_autograd.record import record
 from gradc.compiled_autograd.sessions import session_of
-from gradc.compiled_autograd.settings import present
+from gradc.compiled_autograd.settings import is_suspended, present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
@@ -147,6 +148,12 @@ def _refuse_where_eager_is_needed(create_graph: bool) -> None:
 # ---- the way in
 
 
+def _left_out() -> Eagerly:
+    if is_suspended():
+        count("compiled_autograd", "passes of what runs eagerly")
+    return Eagerly()
+
+
 def _intercepted(original: Any) -> Any:
     """torch's way into its engine, with this one before it: one comparison where not enabled."""
 
@@ -154,7 +161,7 @@ def _intercepted(original: Any) -> Any:
     def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside_backward():
             native.before_backward_pass_inside_another()
-        results = run_backward(tensors, *args, **kwargs) if present().is_on else Eagerly()
+        results = run_backward(tensors, *args, **kwargs) if present().is_on else _left_out()
         if not isinstance(results, Eagerly):
             return results
         eager_results = original(tensors, *args, **kwargs)

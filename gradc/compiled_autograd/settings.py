@@ -38,6 +38,7 @@ ON, OFF = Setting(True), Setting(False)
 class _Local(threading.local):
     def __init__(self) -> None:
         self.stack: list[Setting] = []
+        self.suspended: Setting | None = None
 
 
 _local = _Local()
@@ -55,10 +56,37 @@ def setting_of(compiler: Compiler | None, dynamic: bool | None) -> Setting:
 
 
 def present() -> Setting:
-    """The setting of this thread."""
+    """The setting of this thread; ``OFF`` while it is suspended."""
+    setting = _pushed()
+    return OFF if setting is _local.suspended else setting
+
+
+def _pushed() -> Setting:
     if _local.stack:
         return _local.stack[-1]
     return ON if config.compiled_autograd else OFF
+
+
+def suspend() -> None:
+    """Capture no more as long as the present setting holds, or until ``resume``: what was called last runs eagerly since that
+    is faster, with its backward passes."""
+    _local.suspended = _pushed()
+
+
+def resume() -> None:
+    _local.suspended = None
+
+
+def is_suspended() -> bool:
+    """True if a pass would be captured but for ``suspend``."""
+    setting = _local.suspended
+    return setting is not None and setting.is_on and setting is _pushed()
+
+
+def may_be_suspended() -> bool:
+    """False where a compiler of the user's is to see what is captured, or all has to be."""
+    setting = _pushed()
+    return not setting.is_on or (setting.compiler is None and not setting.fullgraph)
 
 
 class pushed(contextlib.ContextDecorator):
@@ -69,6 +97,7 @@ class pushed(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         _local.stack.append(self.setting)
+        _local.suspended = None
 
     def __exit__(self, *error: object) -> None:
         _local.stack.pop()

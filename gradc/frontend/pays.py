@@ -5,7 +5,8 @@
 Results are the same bit for bit, so one call may be compiled and the next not. It is tried on the calls that the program
 makes anyway, once nothing new is compiled any more: see gradc.frontend.trial. The unit is what ``gradc.compile`` was given,
 with Dynamo's guards and the Python between its graphs: these are most of what such a program loses, and no part of a region.
-Only one is tried at a time, or a slow one would count against another. See Note [What pays].
+Calls that record gradients are tried apart from those that do not: an agent acts by the one and learns by the other. Only one
+is tried at a time, or a slow one would count against another. See Note [What pays].
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active
 
-CLOCK = time.perf_counter
-_QUIET_CALLS = 30  # without a compilation, before the trial begins
+CLOCK = time.monotonic
+_QUIET_CALLS = 10  # without a compilation, before the trial begins
 _MOST_CALLS = 200  # before it begins, whether something is still compiled or not: it may go on for ever
 _CALLS_UNTIL_NEXT = 20_000  # from one trial to the next: sizes may have changed
 _IDLE = 60.0  # seconds after which another may be tried instead
@@ -40,18 +41,22 @@ _ADVICE = (
 _MEASURED = "calls run eagerly to compare"
 
 
-class Faster:
-    """What is called in place of a compiled function: it, or eager, once that proved to be faster."""
+class Contest:
+    """The trial of one kind of calls, what it waits for, and what came of it. Begins anew ``_CALLS_UNTIL_NEXT`` calls later.
 
-    def __init__(self, compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget) -> None:
-        self._compiled, self._eager, self._name, self._budget = compiled, eager, name, budget
+    Attributes:
+        num_rest: how many calls are left until then; 0 before there is a verdict.
+        tell: counts a call that runs eagerly since that is faster.
+    """
+
+    def __init__(self, name: str, budget: Budget) -> None:
+        self._name, self._budget = name, budget
         self.forget()
-        _known.add(self)
 
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self._is_eager, self._num_rest, self._is_running = False, 0, False
+        self.is_eager, self.num_rest = False, 0
         self._wait()
 
     def _wait(self) -> None:
@@ -60,66 +65,113 @@ class Faster:
         self._thread: int | None = None
         self.last_call = CLOCK()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._num_rest == 0:
-            return self._tried(args, kwargs)
-        self._num_rest -= 1
-        return self._run_eagerly(args, kwargs) if self._is_eager else self._compiled(*args, **kwargs)
+    @property
+    def is_undecided(self) -> bool:
+        """True if a trial is to come: calls were made that it may begin with, and not all of them long ago."""
+        return self.verdict is None and self._num_calls > 0 and CLOCK() - self.last_call <= _IDLE
 
-    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if are_saved_tensors_hooked():  # checkpoint counts them, and may have run this compiled: what was, must be again
-            return self._compiled(*args, **kwargs)
-        self._tell()
-        return self._eager(*args, **kwargs)
+    def is_in_its_thread(self) -> bool:
+        return self._thread in (None, threading.get_ident())
 
-    def _tried(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._is_running or not self._is_ordinary():
-            if self._trial is not None:
-                self._trial.spoil()
-            return self._compiled(*args, **kwargs)
-        arm, self._is_running = self._next(), True
-        try:
-            if arm is Arm.EAGER:
-                count("stats", _MEASURED)
-            return (self._eager if arm is Arm.EAGER else self._compiled)(*args, **kwargs)
-        except BaseException:
-            if self._trial is not None:
-                self._trial.spoil()
-            raise
-        finally:
-            self._is_running = False
+    def spoil(self) -> None:
+        """Something else came in between two calls."""
+        if self._trial is not None:
+            self._trial.spoil()
 
-    def _is_ordinary(self) -> bool:
-        """True for a call of a training step, in the thread of the first, that nothing but the program itself looks at."""
-        is_plain = torch.is_grad_enabled() and self._thread in (None, threading.get_ident()) and not settings.present().is_on
-        return is_plain and not (is_any_mode_active() or _is_transformed() or are_saved_tensors_hooked())
-
-    def _next(self) -> Arm:
+    def next(self) -> Arm:
+        """Which arm the call that now begins goes to."""
         self._thread, self.last_call = threading.get_ident(), CLOCK()
         if self._trial is not None and not _turn.is_of(self):  # not called for long: another was tried meanwhile
             self._wait()
+        self._look()
         if self._trial is None:
-            if not self._is_settled() or not _turn.take(self):
+            if not self._is_settled or not _turn.take(self):
                 return Arm.COMPILED
-            self._trial = Trial(CLOCK)
+            self._trial = Trial(trial_clock())
+        elif self._num_quiet == 0 and self._num_calls < _MOST_CALLS:
+            self._trial.spoil()
         arm = self._trial.next()
         if self._trial.verdict is not None:
             self._obey(self._trial.verdict)
         return arm
 
-    def _is_settled(self) -> bool:
-        """True once nothing is compiled any more, nor waits for its budget; or after so many calls that it may never be."""
+    def _look(self) -> None:
+        """Is something still compiled, or does it wait for its budget?"""
         number = num_compiled() + self._budget.num_functions + self._budget.num_refused
         self._num_quiet = self._num_quiet + 1 if number == self._num_compiled else 0
         self._num_compiled, self._num_calls = number, self._num_calls + 1
+
+    @property
+    def _is_settled(self) -> bool:
         return self._num_quiet >= _QUIET_CALLS or self._num_calls >= _MOST_CALLS
 
     def _obey(self, verdict: Verdict) -> None:
-        self.verdict, self._is_eager, self._num_rest = verdict, verdict.chosen is Arm.EAGER, _CALLS_UNTIL_NEXT
-        self._tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
-        log("perf", f"{self._name} runs {'eagerly' if self._is_eager else 'compiled'}: {verdict}")
+        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, _CALLS_UNTIL_NEXT
+        self.tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
+        log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
         _turn.give_up(self)
         self._wait()
+
+
+class Faster:
+    """What is called in place of a compiled function: it, or eager, once that proved to be faster."""
+
+    def __init__(self, compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget) -> None:
+        self._compiled, self._eager, self._is_running = compiled, eager, False
+        self._recording, self._plain = Contest(name, budget), Contest(f"{name} without gradients", budget)
+        _known.add(self)
+
+    @property
+    def contests(self) -> tuple[Contest, Contest]:
+        """That of the calls that record gradients, and that of the others."""
+        return self._recording, self._plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        contest = self._recording if torch.is_grad_enabled() else self._plain
+        if contest.num_rest == 0:
+            return self._tried(contest, args, kwargs)
+        contest.num_rest -= 1
+        return self._run_eagerly(contest, args, kwargs) if contest.is_eager else self._run_compiled(args, kwargs)
+
+    def _run_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        settings.resume()
+        return self._compiled(*args, **kwargs)
+
+    def _run_eagerly(self, contest: Contest, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if are_saved_tensors_hooked():  # checkpoint counts them, and may have run this compiled: what was, must be again
+            return self._run_compiled(args, kwargs)
+        contest.tell()
+        settings.suspend()
+        return self._eager(*args, **kwargs)
+
+    def _tried(self, contest: Contest, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_running or not (contest.is_in_its_thread() and _is_ordinary()):
+            contest.spoil()
+            return self._run_compiled(args, kwargs)
+        arm, self._is_running = contest.next(), True
+        try:
+            return self._run_compiled(args, kwargs) if arm is Arm.COMPILED else self._run_to_compare(args, kwargs)
+        except BaseException:
+            contest.spoil()
+            raise
+        finally:
+            self._is_running = False
+
+    def _run_to_compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        count("stats", _MEASURED)
+        settings.suspend()
+        return self._eager(*args, **kwargs)
+
+
+def _is_ordinary() -> bool:
+    """True for a call that nothing but the program itself looks at, and whose backward may be captured or not."""
+    is_looked_at = is_any_mode_active() or _is_transformed() or are_saved_tensors_hooked()
+    return not is_looked_at and settings.may_be_suspended()
+
+
+def trial_clock() -> Callable[[], float]:
+    """Beside an accelerator, what passes; else what this thread computes, so that other processes do not disturb the trial."""
+    return time.perf_counter if torch.accelerator.is_available() else time.thread_time
 
 
 def _is_transformed() -> bool:
@@ -130,19 +182,19 @@ class _Turn:
     """Whose trial it is."""
 
     def __init__(self) -> None:
-        self._holder: weakref.ref[Faster] | None = None
+        self._holder: weakref.ref[Contest] | None = None
 
-    def take(self, asker: Faster) -> bool:
+    def take(self, asker: Contest) -> bool:
         """True if ``asker`` may try: it is nobody's turn, or that of one that is not called any more."""
         holder = self._holder() if self._holder is not None else None
         if holder is None or asker.last_call - holder.last_call > _IDLE:
             self._holder = weakref.ref(asker)
         return self.is_of(asker)
 
-    def is_of(self, asker: Faster) -> bool:
+    def is_of(self, asker: Contest) -> bool:
         return self._holder is not None and self._holder() is asker
 
-    def give_up(self, asker: Faster) -> None:
+    def give_up(self, asker: Contest) -> None:
         if self.is_of(asker):
             self._holder = None
 
@@ -166,11 +218,26 @@ def faster_of(
 
 
 def verdict_of(compiled: Any) -> Verdict | None:
-    """What the trial of something compiled came to; None before."""
+    """What the trial of something compiled came to, of its calls that record gradients before the others; None before."""
     called = getattr(compiled, "_gradc_call", compiled)
-    return called.verdict if isinstance(called, Faster) else None
+    found = [contest.verdict for contest in called.contests] if isinstance(called, Faster) else []
+    return next((verdict for verdict in found if verdict is not None), None)
+
+
+def verdicts() -> list[Verdict]:
+    """Of all trials so far."""
+    return [contest.verdict for contest in _contests() if contest.verdict is not None]
+
+
+def is_undecided() -> bool:
+    """True while a trial of something that is called has not ended, or not begun."""
+    return any(contest.is_undecided for contest in _contests())
 
 
 def forget_verdicts() -> None:
-    for each in list(_known):
-        each.forget()
+    for contest in _contests():
+        contest.forget()
+
+
+def _contests() -> list[Contest]:
+    return [contest for each in list(_known) for contest in each.contests]

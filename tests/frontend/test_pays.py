@@ -68,6 +68,7 @@ class Two:
 def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
     made = Hands()
     monkeypatch.setattr(pays, "CLOCK", made)
+    monkeypatch.setattr(pays, "trial_clock", lambda: made)
     gradc.reset()
     yield made
     gradc.reset()
@@ -115,9 +116,44 @@ def test_a_trial_all_the_same_where_something_is_compiled_at_each_call(hands: Ha
     assert two.call() == [Arm.EAGER]
 
 
+def test_a_block_in_which_something_was_compiled_does_not_count(hands: Hands) -> None:
+    two = Two(hands)
+    two.call(20)
+    for _ in range(3):
+        two.budget.num_functions += 1
+        hands.now += 1e6
+        two.call(4)
+    two.call(100)
+    verdict = verdict_of(two.faster)
+    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+
+
+def test_calls_without_gradients_are_tried_apart(hands: Hands) -> None:
+    two = Two(hands)
+    compiled, eager = two.faster._compiled, two.faster._eager
+    for _ in range(150):
+        two.faster._compiled, two.faster._eager = compiled, eager
+        two.call()
+        two.faster._compiled, two.faster._eager = eager, compiled  # there it is compiled that is faster
+        with torch.no_grad():
+            two.call()
+    recording, plain = (contest.verdict for contest in two.faster.contests)
+    assert recording is not None and recording.chosen is Arm.EAGER and recording is verdict_of(two.faster)
+    assert plain is not None and plain.chosen is Arm.COMPILED
+
+
+def test_what_acts_without_gradients_alone_is_tried(hands: Hands) -> None:
+    two = Two(hands)
+    with torch.no_grad(), listening() as events:
+        two.call(120)
+        assert two.call(3) == [Arm.EAGER] * 3
+    [found] = [event.what for event in events if isinstance(event.what, Uncompiled)]
+    assert found.detail.startswith("step without gradients: 500 ms")
+
+
 def test_one_trial_at_a_time(hands: Hands) -> None:
     first, second = Two(hands), Two(hands)
-    seen = [(first.call()[0], second.call()[0]) for _ in range(90)]
+    seen = [(first.call()[0], second.call()[0]) for _ in range(70)]
     assert (Arm.EAGER, Arm.COMPILED) in seen and (Arm.COMPILED, Arm.EAGER) not in seen
     assert verdict_of(first.faster) is None
     first.call(2)
@@ -144,10 +180,10 @@ def hooked() -> AbstractContextManager[Any]:
 
 
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "no_grad": torch.no_grad,
     "a function mode": Watching,
     "saved-tensors hooks": hooked,
-    "compiled autograd": gradc.compiled_autograd.enable,
+    "a backward that a compiler of the user's sees": lambda: gradc.compiled_autograd.enable(lambda graph: graph),
+    "a backward that has to be captured": lambda: gradc.compiled_autograd.enable(gradc.compile(fullgraph=True)),
     "forward AD": torch.autograd.forward_ad.dual_level,
 }
 
@@ -216,7 +252,7 @@ def test_reset_forgets(hands: Hands) -> None:
     two = Two(hands)
     two.call(120)
     gradc.reset()
-    assert verdict_of(two.faster) is None and two.call(20) == [Arm.COMPILED] * 20
+    assert verdict_of(two.faster) is None and two.call(10) == [Arm.COMPILED] * 10
 
 
 def small() -> nn.Module:
@@ -247,6 +283,38 @@ def test_a_module_trains_as_in_eager_through_the_trial_and_behind_it(hands: Hand
     assert all(map(same_bits, module.state_dict().values(), eager.state_dict().values()))
     assert num_compared() >= 30 and num_counted() > 20
     assert verdict_of(compiled) is not None and not gradc.counters["fallbacks"]
+
+
+def num_captured() -> int:
+    counted = gradc.counters["compiled_autograd"]
+    return counted["captures"] + counted["hits"]
+
+
+def test_the_backward_of_what_runs_eagerly_is_not_captured(hands: Hands) -> None:
+    eager, module = small(), small()
+    expected = losses(eager, eager, hands)
+    compiled = gradc.compile(module, options=COMPARED)
+    with gradc.compiled_autograd.enable():
+        assert all(map(same_bits, losses(module, compiled, hands), expected))
+        assert num_counted() > 20 and num_captured() == 150 - num_compared() - num_counted()
+        before = num_captured()
+        compiled(torch.randn(5, 3)).sum().backward()
+        assert gradc.counters["compiled_autograd"]["passes of what runs eagerly"] == num_compared() + num_counted()
+    assert num_captured() == before
+    with gradc.compiled_autograd.enable():  # of another program
+        eager(torch.randn(5, 3)).sum().backward()
+    assert num_captured() == before + 1
+
+
+def test_what_runs_compiled_again_has_its_backward_captured(hands: Hands) -> None:
+    eager, compiled = (gradc.compile(small(), options=COMPARED) for _ in range(2))
+    losses(eager, eager, hands)
+    with gradc.compiled_autograd.enable():
+        eager(torch.randn(5, 3)).sum().backward()
+        assert num_captured() == 0 and num_counted() > 20
+        gradc.reset()
+        losses(eager, compiled, hands)
+    assert num_captured() > 0
 
 
 def test_a_step_that_runs_backward_itself(hands: Hands) -> None:

@@ -40,8 +40,8 @@ def test_what_is_clearly_faster_compiled_is_soon_left_alone() -> None:
     assert (program.num_calls, program.num_eager) == (25, 12)
 
 
-def test_less_than_a_tenth_is_not_enough() -> None:
-    assert Program(1.0625, 1.0).run().chosen is Arm.COMPILED
+def test_less_than_a_twentieth_is_not_enough() -> None:
+    assert Program(1.03125, 1.0).run().chosen is Arm.COMPILED
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -71,3 +71,27 @@ def test_a_block_that_something_came_into_begins_anew() -> None:
     program.now += 1000.0
     program.trial.spoil()
     assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25)
+
+
+def test_what_takes_more_than_twice_as_long_is_soon_left_to_eager() -> None:
+    program = Program(1.0, 0.25)
+    assert program.run() == Verdict(Arm.EAGER, 1.0, 0.25)
+    assert (program.num_calls, program.num_eager) == (25, 13)
+
+
+@pytest.mark.parametrize("num_calls", [4, 5, 7, 8, 13, 32])
+def test_an_episode_between_calls_counts_to_no_block(num_calls: int) -> None:
+    """Blocks have unequal numbers of them."""
+    for slow, fast, chosen in ((0.5, 0.25, Arm.EAGER), (0.25, 0.5, Arm.COMPILED), (0.5, 0.5, Arm.COMPILED)):
+        program = Program(slow, fast)
+        while program.trial.verdict is None:
+            program.call()
+            program.now += 4.0 if program.num_calls % num_calls == 0 else 0.0
+        assert program.trial.verdict.chosen is chosen, (num_calls, program.trial.verdict)
+
+
+@pytest.mark.parametrize("blocks", [(1, 5), (2, 6), (1, 6, 9)])
+def test_where_two_or_three_pairs_were_disturbed_there_are_more(blocks: tuple[int, ...]) -> None:
+    program = Program(1.125, 1.0, dict.fromkeys(blocks, 1.0))
+    assert program.run() == Verdict(Arm.EAGER, 1.125, 1.0) and program.num_calls == 133
+    assert Program(1.0, 1.125, dict.fromkeys((0, 3), 1.0)).run() == Verdict(Arm.COMPILED, 1.0, 1.125)

@@ -2,6 +2,7 @@
 
     python -m tests.world                       all cases (most of an hour); needs what gradc[world] names
     python -m tests.world --only timm peft      those whose names contain one of these
+    python -m tests.world --jobs 2              so many processes beside each other
     python -m tests.world --ways model step     some of model, captured, step, dynamo: prints, writes nothing
     python -m tests.world --table               docs/world.md anew from what is in docs/world; runs nothing
 
@@ -11,6 +12,7 @@ Ends with 1 if a case is not eager's, bit for bit, one of gradc's ways.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import importlib
 import importlib.metadata
 import json
@@ -21,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 
 from tests.world import cases
 from tests.world.harness import table
@@ -36,11 +39,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], metavar="PART")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one case, one way")
+    parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     is_wrong = False
-    for case in () if options.table else chosen(options.only):
-        ways = {way: in_a_process(case, way, options.timeout) for way in options.ways}
+    for case, ways in results(() if options.table else chosen(options.only), options.ways, options.timeout, options.jobs):
         is_wrong |= any(ways[way].verdict is not Verdict.BITWISE for way in DOCUMENTED_WAYS if way in ways)
         if len(ways) == len(WAYS):
             table.write(case, table.Record(title(case), versions(case), ways))
@@ -50,6 +53,14 @@ def main() -> int:
     return int(is_wrong)
 
 
+def results(names: Sequence[str], ways: Sequence[str], timeout: float, jobs: int) -> Iterator[tuple[str, dict[str, Result]]]:
+    """Each case with its results, as soon as it has been trained each way."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        begun = {case: {way: pool.submit(in_a_process, case, way, timeout) for way in ways} for case in names}
+        for case in names:
+            yield case, {way: running.result() for way, running in begun[case].items()}
+
+
 def chosen(parts: list[str]) -> list[str]:
     names = sorted(found.name for found in pkgutil.iter_modules(cases.__path__) if not found.name.startswith("_"))
     return [name for name in names if any(part in name for part in parts)]
@@ -57,7 +68,6 @@ def chosen(parts: list[str]) -> list[str]:
 
 def in_a_process(case: str, way: str, timeout: float) -> Result:
     """One case, one way, and what became of its process."""
-    print(f"{case} {way}: ", end="", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "result.json")
         code, said = _run([sys.executable, "-m", "tests.world.harness.run", case, way, str(path)], timeout)
@@ -66,7 +76,7 @@ def in_a_process(case: str, way: str, timeout: float) -> Result:
         else:
             verdict = Verdict.TIMED_OUT if code is None else Verdict.CRASHED
             result = Result(verdict, differences=tuple(without_folders(said).splitlines()[-12:]))
-    _tell(result)
+    print(f"{case} {way}: {said_of(result)}", flush=True)
     return result
 
 
@@ -83,16 +93,20 @@ def _run(command: list[str], timeout: float) -> tuple[int | None, str]:
         return None, process.communicate()[0]
 
 
-def _tell(result: Result) -> None:
-    ratio = "" if result.ratio is None else f", {result.ratio:.2f} of eager"
-    print(
-        f"{result.verdict}, {result.num_graphs} graphs, first step {result.first_s:.1f} s ({result.first_eager_s:.1f}){ratio}"
-    )
+def said_of(result: Result) -> str:
+    """A result in a line, and one more for whatever was left out or differs."""
+    first = f"{result.num_graphs} graphs, first step {result.first_s:.1f} s ({result.first_eager_s:.1f})"
+    lines = [", ".join((str(result.verdict), first, *settled_of(result)))]
     for reasons in (result.uncompiled, result.fallbacks):
-        for reason, number in reasons.items():
-            print(f"    {number} {reason}: {result.places.get(reason, '')}")
-    for line in result.differences:
-        print(f"    {line[:240]}", flush=True)
+        lines += [f"    {number} {reason}: {result.places.get(reason, '')}" for reason, number in reasons.items()]
+    return "\n".join([*lines, *(f"    {line[:240]}" for line in result.differences)])
+
+
+def settled_of(result: Result) -> list[str]:
+    if result.ratio is None or result.settled is None:
+        return []
+    steps = f"settled after {result.settled.num_steps} steps" if result.settled.is_settled else "not settled"
+    return [f"{result.ratio:.2f} of eager", steps, *(f"{arm}: {number}" for arm, number in result.chosen.items())]
 
 
 def title(case: str) -> str:

@@ -11,8 +11,10 @@ from torch import nn
 import gradc
 from gradc.backends import lookup_backend
 from tests.compilers import GRADC, Compiler
-from tests.world.__main__ import _run
+from tests.world.__main__ import _run, results
+from tests.world.harness import settling
 from tests.world.harness.run import Result, Verdict, run
+from tests.world.harness.settling import Settled, settle
 from tests.world.harness.table import Record, page, read, write
 from tests.world.harness.training import WAYS, Training, Way, loop
 
@@ -73,10 +75,13 @@ def test_a_process_that_hangs_is_ended():
 
 def test_what_is_written_is_read_again_and_shown(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.world.harness.table.RECORDS", tmp_path)
-    result = Result(Verdict.DIFFERS, 2, ("a", "b"), num_graphs=3, fallbacks={"sparse gradient": 4}, ratio=0.5)
+    result = Result(
+        Verdict.DIFFERS, 2, ("a", "b"), num_graphs=3, fallbacks={"sparse gradient": 4}, settled=Settled(30, True), ratio=0.5
+    )
     record = Record("A case", {"torch": "2"}, dict.fromkeys(WAYS, result))
     write("case", record)
-    shown = page({"case": read(tmp_path / "case.json")})
+    assert read(tmp_path / "case.json") == record
+    shown = page({"case": record})
     assert "| A case | differs (2) |" in shown
     assert "| A case | ran eagerly | sparse gradient | 4 | 4 | 4 |" in shown
 
@@ -89,3 +94,37 @@ def test_a_compiler_gets_the_model_or_the_step_never_both():
     Way("step", compiler, compiles_step=True).model(target), Way("step", compiler, compiles_step=True).step(small)
     assert counted == [target, small]
     assert WAYS["model"].compiler is GRADC
+
+
+def test_steps_are_made_until_nothing_new_is_compiled(monkeypatch):
+    monkeypatch.setattr(settling, "is_undecided", lambda: False)
+    counted = iter([0, 1, 1, 2, 2, 2, 2, 2, 2])
+    monkeypatch.setattr(settling, "_num_compiled", lambda: next(counted))
+    assert settle(lambda: None, num_steps=4) == Settled(4 + 8, True)
+
+
+def test_steps_are_made_until_each_trial_is_decided(monkeypatch):
+    answers = iter([True] * 40)
+    monkeypatch.setattr(settling, "is_undecided", lambda: next(answers, False))
+    assert settle(lambda: None) == Settled(5 + 40, True)
+
+
+def test_what_never_settles_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(settling, "CLOCK", itertools.count().__next__)
+    monkeypatch.setattr(settling, "_num_compiled", itertools.count().__next__)
+    assert settle(lambda: None) == Settled(20, False)
+
+
+def test_what_is_over_the_bars_is_said():
+    slow = Result(Verdict.BITWISE, first_eager_s=0.4, first_s=5.5, ratio=1.25)
+    fine = Result(Verdict.BITWISE, first_eager_s=0.6, first_s=5.5, ratio=1.05)
+    shown = page({"case": Record("A case", {}, {"model": slow, "captured": fine, "dynamo": fine})})
+    assert "- A case, model: a settled step takes 1.25 of eager's." in shown
+    assert "- A case, model: the first step takes 5.5 s. Dynamo alone: 5.5 s." in shown
+    assert "A case, captured" not in shown
+
+
+def test_results_come_case_by_case_however_many_processes_there_are(monkeypatch):
+    monkeypatch.setattr("tests.world.__main__.in_a_process", lambda case, way, timeout: f"{case} {way}")
+    expected = [(case, {way: f"{case} {way}" for way in ("model", "step")}) for case in "abc"]
+    assert list(results("abc", ("model", "step"), 1.0, jobs=2)) == expected

@@ -2,8 +2,9 @@
 
     run: (case, Way) -> Result              python -m tests.world.harness.run CASE WAY FILE   writes it as JSON
 
-Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the two go on in
-turns, a step each, for the settled ratio.
+Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the compiled one
+goes on until it is settled (see tests.world.harness.settling), and then the two in turns, a step each, for the settled ratio.
+All times are of the process, not of the wall: other processes are none of the case's doing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from typing import Any
 import numpy
 import torch
 
+from gradc.frontend.pays import verdicts
+from gradc.frontend.trial import Arm
 from gradc.journal import Event, Fallback, Uncompiled, counters, listening
 from tests.observe import Observation, differences, observe
+from tests.world.harness.settling import Settled, settle
 from tests.world.harness.torchvision_ops import declare_missing_ops
 from tests.world.harness.training import EAGERLY, WAYS, Training, Way
 
 NUM_STEPS = 4
-MAX_ROUNDS = 100  # for the shortest steps: single ones are stopped by other processes
-SECONDS_OF_ROUNDS = 2.0
+MAX_ROUNDS = 200  # for the shortest steps: single ones are disturbed by other processes
+SECONDS_OF_ROUNDS = 4.0
 SHOWN = 6
 
 
@@ -61,7 +65,9 @@ class Result:
         uncompiled: what was in no graph: reason -> how often in the steps that were compared. Graph breaks, above all.
         fallbacks: what ran eagerly: reason -> how often.
         places: the first that each reason was met at: reason -> detail and line.
-        first_eager_s, first_s: seconds of the first step.
+        first_eager_s, first_s: seconds of the first step that the process computed.
+        settled: how many steps there were before the ratio was taken, and whether they settled it; None where it raises.
+        chosen: what the trials of gradc chose, compiled or eager, for how many functions and modules.
         ratio: settled step, this way over eager.
     """
 
@@ -75,6 +81,8 @@ class Result:
     places: dict[str, str] = dataclasses.field(default_factory=dict)
     first_eager_s: float = 0.0
     first_s: float = 0.0
+    settled: Settled | None = None
+    chosen: dict[str, int] = dataclasses.field(default_factory=dict)
     ratio: float | None = None
 
 
@@ -98,21 +106,38 @@ def run(make: Callable[[Way], Training], way: Way) -> Result:
     way.compiler.reset()
     with listening() as events:
         compiled = train(make, way)
-    of_gradc = counters if way.compiler.is_gradc else {}
-    found = _differences(eager, compiled)
-    raised = bool(compiled.trace)
-    return Result(
+    found, raised = _differences(eager, compiled), bool(compiled.trace)
+    result = Result(
         Verdict.RAISES if raised else Verdict.DIFFERS if found else Verdict.BITWISE,
         num_differences=len(found),
         differences=tuple(without_folders(compiled.trace).splitlines()[-SHOWN:] if raised else found[:SHOWN]),
-        num_graphs=torch._dynamo.utils.counters["stats"]["unique_graphs"],
-        captures=of_gradc["compiled_autograd"]["captures"] if of_gradc else 0,
-        uncompiled=dict(of_gradc["uncompiled"]) if of_gradc else _graph_breaks(),
-        fallbacks=way.compiler.fallbacks(),
         places=_places(events),
         first_eager_s=eager.first_s,
         first_s=compiled.first_s,
-        ratio=None if raised else _ratio(eager.training, compiled.training, way),
+        **_counted(way),
+    )
+    return result if raised else _timed_settled(result, eager, compiled, way)
+
+
+def _counted(way: Way) -> dict[str, Any]:
+    """What the steps that were compared have come to."""
+    of_gradc = counters if way.compiler.is_gradc else {}
+    return {
+        "num_graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
+        "captures": of_gradc["compiled_autograd"]["captures"] if of_gradc else 0,
+        "uncompiled": dict(of_gradc["uncompiled"]) if of_gradc else _graph_breaks(),
+        "fallbacks": way.compiler.fallbacks(),
+    }
+
+
+def _timed_settled(result: Result, eager: Trained, compiled: Trained, way: Way) -> Result:
+    """With the ratio of settled steps, and what it is a ratio of."""
+    assert eager.training is not None and compiled.training is not None
+    settled = settle(lambda: _step(compiled.training, way), NUM_STEPS)
+    ratio = _ratio(eager.training, compiled.training, way)
+    chosen = [verdict.chosen for verdict in verdicts()]
+    return dataclasses.replace(
+        result, settled=settled, ratio=ratio, chosen={str(arm.value): chosen.count(arm) for arm in Arm if arm in chosen}
     )
 
 
@@ -124,9 +149,9 @@ def train(make: Callable[[Way], Training], way: Way) -> Trained:
     try:
         training = make(way)
         for _ in range(NUM_STEPS):
-            begin = time.perf_counter()
+            begin = time.process_time()
             result = _step(training, way)
-            first = first or time.perf_counter() - begin
+            first = first or time.process_time() - begin
             seen.append(observe(training.seen, {}, result, None))
     except Exception:
         return Trained(tuple(seen), first, training, traceback.format_exc())
@@ -173,18 +198,16 @@ def without_folders(text: str) -> str:
     return re.sub(r" at 0x\w+", "", re.sub(r"/\S*?/(?=site-packages/|tests/|gradc/|python3)", "", text))
 
 
-def _ratio(eager: Training | None, compiled: Training | None, way: Way) -> float | None:
+def _ratio(eager: Training, compiled: Training, way: Way) -> float:
     """Of the medians of steps made in turns, so that what else the machine does falls on both."""
-    if eager is None or compiled is None:
-        return None
     times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + SECONDS_OF_ROUNDS
+    end = time.process_time() + SECONDS_OF_ROUNDS
     for _ in range(MAX_ROUNDS):
         for training, trained, taken in ((eager, EAGERLY, times[0]), (compiled, way, times[1])):
-            begin = time.perf_counter()
+            begin = time.process_time()
             _step(training, trained)
-            taken.append(time.perf_counter() - begin)
-        if time.perf_counter() > end:
+            taken.append(time.process_time() - begin)
+        if time.process_time() > end:
             break
     return statistics.median(times[1]) / statistics.median(times[0])
 
