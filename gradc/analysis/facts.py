@@ -45,6 +45,16 @@ class Facts:
         first = next(iter(self._writes_into(slot)), None)
         return self.tape.program.instructions[first] if first is not None and first < self._made_by[slot] else None
 
+    def is_made_of_inference(self, out: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
+        """True if what makes ``out``, out of inference mode, reads inference tensors alone; ``given``: such inputs."""
+        slot = self.tape.slot_of(out)
+        if slot is None or slot not in self._made_by or out.is_inference():
+            return False
+        call = self.tape.program.instructions[self._made_by[slot]]
+        read = [self.tape.tensor_of(slot) for slot in call.reads]
+        is_alone = bool(read) and all(tensor.is_inference() or any(tensor is one for one in given) for tensor in read)
+        return is_alone and torch.Tag.pointwise not in call.op.tags
+
     @functools.cached_property
     def uses(self) -> Mapping[Edge, Sequence[Use]]:
         """Edge -> ``uses_of`` it."""

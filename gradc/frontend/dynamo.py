@@ -52,8 +52,8 @@ class Backend:
             lifted, floats = lift_floats(graph)
             taken = floats.without([*attributes, *inputs])
             region = compile_region(lifted, taken, options, floats.symbols)
-            writes_inference = _writes_into_inference_tensors(region, taken)
-            compiled = _guarded(region, floats, graph, compiled, options, writes_inference)
+            refused = _what_inference_tensors_forbid(region, taken)
+            compiled = _guarded(region, floats, graph, compiled, options, refused)
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -91,9 +91,9 @@ def _guarded(
     graph: torch.fx.GraphModule,
     eagerly: Callable[..., Any],
     options: CompileOptions,
-    writes_inference: bool,
+    refused: str,
 ) -> Callable[..., Any]:
-    """The region, or eager where a state is active that no Program can serve."""
+    """The region, or eager where a state is active that no Program can serve; ``refused``: what is so out of inference mode."""
 
     are_hooks_forbidden = forbids_hooks(graph)
 
@@ -102,8 +102,8 @@ def _guarded(
         reason = "float that decides what is called" if given is None else ""
         if given is not None:
             reason = unsupported_mode() or _what_is_unusual(region, inputs) or _what_inner_gradients_miss(region, given)
-        if not reason and writes_inference and not torch.is_inference_mode_enabled():
-            reason = "write into an inference tensor"
+        if not reason and refused and not torch.is_inference_mode_enabled():
+            reason = refused
         if are_hooks_forbidden and are_saved_tensors_hooked():
             reason = "saved-tensors hooks"
         if given is None or reason:
@@ -115,14 +115,22 @@ def _guarded(
         return eagerly(*inputs)
 
     slow = torch.compiler.disable(call)
-    return slow if floats.kept is not None or writes_inference or are_hooks_forbidden else region.guarded(slow)
+    return slow if floats.kept is not None or refused or are_hooks_forbidden else region.guarded(slow)
 
 
-def _writes_into_inference_tensors(region: Region, inputs: Sequence[Any]) -> bool:
-    """Outside of inference mode eager forbids it; a Program would write all the same, below autograd."""
+def _what_inference_tensors_forbid(region: Region, inputs: Sequence[Any]) -> str:
+    """Why the region runs eagerly outside of inference mode.
+
+    Eager forbids to write into them; a Program would write all the same, below autograd. Given them alone, a kernel is called
+    below nothing of autograd's, and counts its own writes into what it makes.
+    """
+    facts = Facts(region.tape)
     pairs = zip(region.tape.primals, inputs)
-    written = [p.fake for p, value in pairs if p.fake is not None and value.is_inference()]
-    return any(Facts(region.tape).writes_into(fake) for fake in written)
+    given = [p.fake for p, value in pairs if p.fake is not None and value.is_inference()]
+    if any(facts.writes_into(fake) for fake in given):
+        return "write into an inference tensor"
+    outs = [facts.views.path_to(out)[0] for out in region.tape.outputs if isinstance(out, torch.Tensor)]
+    return "output made of inference tensors alone" if any(facts.is_made_of_inference(out, given) for out in outs) else ""
 
 
 def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:

@@ -30,3 +30,19 @@ def test_reads_and_writes_inside_are_compiled() -> None:
             return out, compile(lambda x: x.add_(1) * 2)(x)
 
     check(step, made)
+
+
+def test_what_is_made_of_them_outside_of_inference_mode_has_eagers_version() -> None:
+    """Given inference tensors alone the kernel of mean, and that of sum, counts its writes into its own result."""
+
+    def step(compile: Any, cached: torch.Tensor) -> Any:
+        def made_inside(cached: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            with torch.inference_mode():
+                doubled = cached * 2
+            return doubled.mean(), doubled.exp(), (doubled.sum(0, keepdim=True) * 2).view(-1)
+
+        outs = compile(lambda cached: (cached.mean(), cached.exp(), cached.sum(0, keepdim=True).view(-1)))(cached)
+        outs += compile(made_inside)(cached)
+        return outs, [out._version for out in outs]
+
+    check(step, made, allow_fallback=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.compilers import Compiler
 from tests.fuzz.generate import generate
-from tests.fuzz.judge import BAD, judge, kind_of, shrink
+from tests.fuzz.judge import BAD, is_undefined, judge, kind_of, shrink
 
 NUM_PROGRAMS, NUM_TESTS = 200, 8
 ENDS_THE_PROCESS_IN_EAGER = (39,)  # a hook on a view whose base was changed through detach(): torch itself segfaults
@@ -34,6 +36,15 @@ def test_wrong_compiler_is_found_and_its_program_shrunk():
     assert len(smallest.source().splitlines()) < len(program.source().splitlines())
 
 
+def test_a_median_along_an_expanded_dimension_is_undefined():
+    """Eager's own kernel reads other memory."""
+    made = generate(0, 0)
+    along = dataclasses.replace(made, inputs={"a": "leaf(3, 1)"}, body=("b = a.expand(3, 4)", "c = b.median({}).values"))
+    along = dataclasses.replace(along, outputs={"p": "c"}, driver=("out = f(a)",), options="", changes=made.changes)
+    undefined, defined = (dataclasses.replace(along, body=(along.body[0], along.body[1].format(dim))) for dim in (1, 0))
+    assert is_undefined(undefined) and not is_undefined(defined)
+
+
 def test_kind_of_a_difference():
     assert kind_of("result[3][1]: values differ (by up to 1)") == "values differ"
     assert kind_of("raises NameError: name 's16' is not defined") == "raises NameError"
@@ -46,6 +57,4 @@ def test_programs_as_eager(compiler: Compiler, part: int):
             continue
         program = generate(0, number)
         verdict = judge(program, compiler)
-        assert verdict.status not in BAD, (
-            f"python -m tests.fuzz --show {number} --seed 0: {verdict.detail}\n{program.source()}"
-        )
+        assert verdict.status not in BAD, f"python -m tests.fuzz --show {number} --seed 0: {verdict.detail}\n{program.source()}"

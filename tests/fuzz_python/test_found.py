@@ -162,6 +162,33 @@ FOUND = {
         """,
         calls=("x, 1, 0.5", "x * 1, 1, 0.5", "x.detach(), 1, 0.5", "x, 1, 0.5"),
     ),
+    "a set from outside grows, and is asked for its order": program(
+        """
+        NAMES.add(f"n{n % 3}")
+        return x * len(NAMES)
+        """,
+        "NAMES = set()",
+        calls=("x, 2, 0.5", "x, 3, 0.5", "x, 4, 0.5", "x, 5, 0.5"),
+    ),
+    "a set from outside shrinks": program(
+        """
+        WORDS.discard(("q", "w", "e")[n])
+        WORDS.add("n")
+        first = WORDS.pop()
+        WORDS |= {first, "z"}
+        return x.sin(), first
+        """,
+        'WORDS = {"q", "w", "e", "r", "t", "y"}',
+        calls=("x, 2, 0.5", "x, 0, 0.5", "x, 1, 0.5"),
+    ),
+    "a set is handed out": program(
+        """
+        words = {"q", "w", "e", "r", "t", "y", f"n{n}"}
+        words.add("z")
+        print("between")
+        return x.sin(), words, frozenset(words)
+        """
+    ),
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from gradc.torch_private.dynamo_patches.process_effects import leave_the_process
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
+from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
@@ -53,6 +54,7 @@ __all__ = [
     "keep_effects_of_python",
     "keep_marks_of_functions",
     "keep_ops_whole",
+    "keep_the_order_of_sets",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
     "leave_broken_autocast_blocks_to_python",

@@ -1,0 +1,99 @@
+"""The order of a set is Python's: it hangs on hashes, and on what the set held before."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.base import ValueMutationExisting
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.lists import CommonListMethodsVariable
+from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
+
+from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # no result hangs on the order in which torch's code lists a set
+_WHY = "The order of a set depends on hashes, and on what it held before."
+
+
+def keep_the_order_of_sets(is_ours: IsOurs) -> Patch:
+    """Leave code alone that lists or hands out a set which it made; end the graph where a set from outside changes.
+
+    Behind the end of a graph a set is another, made anew, and one from outside is emptied and filled again: the order is not
+    that of a set which grew and shrank.
+    """
+
+    def make_listing(original: Method) -> Method:
+        @functools.wraps(original)
+        def listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if tx is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(self, tx):
+                end_graph("order of a set", _WHY, skip_frame=True)
+            return original(self, tx, *args, **kwargs)
+
+        return listing
+
+    def make_method(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            if not is_ours(tx.output.compiler_fn):
+                return original(self, tx, name, args, kwargs)
+            if name == "add" and type(self) is SetVariable and len(args) == 1 and args[0] in self:
+                self.install_set_contains_guard(tx, args)
+                return ConstantVariable.create(None)
+            listed = self if name == "pop" and isinstance(self, SetVariable) else args[0] if name == "extend" and args else None
+            if listed is not None and _has_order_of_its_own(listed.realize(), tx):
+                end_graph("order of a set", _WHY, skip_frame=True)
+            return original(self, tx, name, args, kwargs)
+
+        return call
+
+    def make_mutation(original: Method) -> Method:
+        @functools.wraps(original)
+        def mutation(self: Any, var: Any) -> None:
+            is_from_outside = type(var) is SetVariable and isinstance(var.mutation_type, ValueMutationExisting)
+            if is_from_outside and is_compiling_for_gradc() and not _is_torchs(InstructionTranslator.current_tx()):
+                end_graph("set from outside that changes", _WHY)
+            original(self, var)
+
+        return mutation
+
+    def make_reconstruct(original: Method) -> Method:
+        @functools.wraps(original)
+        def reconstruct(self: Any, codegen: Any) -> None:
+            if is_ours(codegen.tx.output.compiler_fn) and _has_order_of_its_own(self, codegen.tx):
+                end_graph("order of a set", _WHY, skip_frame=True)
+            original(self, codegen)
+
+        return reconstruct
+
+    return Patch(
+        "keep_the_order_of_sets",
+        "Dynamo's sets keep the order of insertion; those that it writes back, or hands out, are made anew.",
+        (
+            Replace(SetVariable, "tp_iter_impl", make_listing),
+            Replace(SetVariable, "unpack_var_sequence", make_listing),
+            Replace(SetVariable, "call_method", make_method),
+            Replace(CommonListMethodsVariable, "call_method", make_method),
+            Replace(SideEffects, "mutation", make_mutation),
+            Replace(SetVariable, "reconstruct", make_reconstruct),
+            Replace(FrozensetVariable, "reconstruct", make_reconstruct),
+        ),
+    )
+
+
+def _has_order_of_its_own(items: Any, tx: Any) -> bool:
+    """True if Python may list the set in another order than Dynamo."""
+    if type(items) not in (SetVariable, FrozensetVariable):
+        return False
+    is_as_it_came = items.source is not None and list(items.items) == list(items.original_items)
+    return len(items.items) > 1 and not is_as_it_came and not _is_torchs(tx)
+
+
+def _is_torchs(tx: Any) -> bool:
+    return tx.f_code.co_filename.startswith(_TORCH)
