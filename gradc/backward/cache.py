@@ -22,18 +22,18 @@ from gradc.ambient import AutocastState, autocast_set_to, unsupported_mode
 from gradc.analysis.segments import Segment
 from gradc.backward.bounded_cache import BoundedCache
 from gradc.backward.derivative import History, history_of, record_derivative, record_specialized, sizes_of_parent
+from gradc.backward.in_turn import HookedCall, InTurn, Run, Unpacked, is_alike
 from gradc.backward.key import BackwardKey, closest, key_of, nominal_key
 from gradc.backward.on_real_tensors import differentiate, run_on_real_tensors
 from gradc.backward.settings import Settings
 from gradc.backward.specialized import CutTape, Retrace, Specialized
-from gradc.backward.trace import Backward, released, trace_backward
+from gradc.backward.trace import Backward, Layouts, released, trace_backward
 from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
 from gradc.executor import is_plan
 from gradc.ir.floats import refuse_difference
 from gradc.ir.metadata import tensor_meta
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
-from gradc.ir.values import TensorMeta
 from gradc.journal import Fallback, count, fallback, log, note_compiled
 from gradc.nodes.backward_call import BackwardCall
 from gradc.tape.ctx_state import is_python
@@ -101,6 +101,7 @@ class BackwardCache:
         self._derivatives: BoundedCache[tuple[int, BackwardKey, History], _Derivative | Fallback] = BoundedCache(
             MAX_COMPILED, tape.lock
         )
+        self._in_turn = InTurn(tape, self._compile_in_turn, MAX_COMPILED)
         cut = lambda tape: build_region(tape, name, is_split_at_leaves).segments
         self._specialized = Specialized(CutTape(tape, segments), tape.retrace, cut, name)
 
@@ -169,6 +170,35 @@ class BackwardCache:
         """``grads``."""
         sizes = self.sizes_of(symbols)
         return self.grads(BackwardCall(self.segments[number], sizes, saved, tangents, needed, is_repacked, tuple(stealable)))
+
+    def released_native(self, number: int, tangents: Any, needed: Any) -> tuple[tuple[int, ...], bool]:
+        """What a backward without retain_graph frees: as ``released`` and ``frees_hidden`` of Backward."""
+        return released(self.segments[number], tangents, needed)
+
+    @torch.compiler.disable
+    def grads_in_turn(
+        self,
+        number: int,
+        symbols: Any,
+        unpack: Callable[[int], torch.Tensor],
+        tangents: Any,
+        needed: Any,
+        stealable: Sequence[int],
+    ) -> Sequence[torch.Tensor | None]:
+        """``grads`` with grad mode off, of a node whose saved tensors hooks packed: ``unpack`` gives the one at a position."""
+        segment, unpacked, stealable = self.segments[number], Unpacked(unpack), tuple(stealable)
+        call = HookedCall(segment, self.sizes_of(symbols), unpacked, tangents)
+        with self._forced_autocast():
+            try:
+                if mode := unsupported_mode():
+                    raise UnsupportedError(f"{mode} during backward")
+                return self._in_turn.run(key_of(segment, tangents, needed, stealable), call)
+            except UnsupportedError as error:
+                reason = Fallback(error.kind, error.detail, error.where)
+            fallback(reason.kind, reason.detail, reason.where, fullgraph=self.settings.fullgraph)
+            read = {*released(segment, tangents, needed)[0], *map(segment.saved.index, segment.on_ctx)}
+            saved: list[Any] = [unpacked(position) if position in read else None for position in range(len(segment.saved))]
+            return self._run_eagerly(BackwardCall(segment, call.sizes, saved, tangents, needed, True, stealable))
 
     @torch.compiler.disable
     def differentiable_native(self, number: int, saved: Any, tangents: Any, needed: Any) -> _Derivative | None:
@@ -254,12 +284,21 @@ class BackwardCache:
         except _CANNOT_TRACE as error:
             return self._refusal("backward that cannot be traced", segment, error)
 
+    def _compile_in_turn(self, segment: Segment, key: BackwardKey, layouts: Layouts) -> tuple[Backward, Run] | Fallback:
+        settle_sizes(self.tape.fake_mode)
+        try:
+            compiled = self._compile(segment, key, layouts)
+        except _CANNOT_TRACE as error:
+            return self._refusal("backward that cannot be traced", segment, error)
+        return compiled.backward, compiled.run
+
     @collector.set_aside()
     @quiet()
-    def _compile(self, segment: Segment, key: BackwardKey) -> _Compiled:
-        backward = self._trace(self.tape, segment, key)
+    def _compile(self, segment: Segment, key: BackwardKey, layouts: Layouts | None = None) -> _Compiled:
+        backward = self._trace(self.tape, segment, key, layouts)
         if self._twin is not None:
-            refuse_difference(backward.program, self._trace(self._twin.tape, self._twin.segments[segment.number], key).program)
+            twin = self._trace(self._twin.tape, self._twin.segments[segment.number], key, layouts)
+            refuse_difference(backward.program, twin.program)
         log("graphs", lambda: f"backward of segment {segment.number} of {self.name}\n{print_program(backward.program)}")
         count("aot", "backward_compiles")
         note_compiled()
@@ -271,8 +310,8 @@ class BackwardCache:
         return None if self.tape.twin is None else self._specialized.cut_alike(self.tape.twin)
 
     @staticmethod
-    def _trace(tape: Tape, segment: Segment, key: BackwardKey) -> Backward:
-        return trace_backward(tape, segment, key, f"backward_{segment.number}")
+    def _trace(tape: Tape, segment: Segment, key: BackwardKey, layouts: Layouts | None) -> Backward:
+        return trace_backward(tape, segment, key, f"backward_{segment.number}", layouts)
 
     def _refusal(self, kind: str, segment: Segment, error: Exception) -> Fallback:
         """Why the segment cannot be compiled, to be kept; but what says nothing about the segment is raised again."""
@@ -286,7 +325,7 @@ class BackwardCache:
     def _refuse_other_layout(self, backward: Backward, call: BackwardCall) -> None:
         for position in backward.saved:
             packed = tensor_meta(self.tape.saved[call.segment.saved[position]].fake)
-            if packed is None or not _is_alike(packed, call.saved[position], call.sizes):
+            if packed is None or not is_alike(packed, call.saved[position], call.sizes):
                 raise UnsupportedError("saved-tensors hook that gives back another layout")
 
     # ---- grad mode on
@@ -355,13 +394,3 @@ def _none_for_other_copies(derivative: Region) -> _Derivative:
 def _what_changed(earlier: list[BackwardKey], key: BackwardKey) -> str:
     other, differences = closest(earlier, key)
     return f"{'; '.join(differences)}\n  closest of {len(earlier)} before: {other}"
-
-
-def _is_alike(packed: TensorMeta, tensor: torch.Tensor, sizes: Sizes) -> bool:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-        return False
-    if (packed.dtype, packed.device) != (tensor.dtype, tensor.device):
-        return False
-    if (packed.is_conj, packed.is_neg) != (tensor.is_conj(), tensor.is_neg()):
-        return False
-    return [sizes(number) for number in (*packed.shape, *packed.stride)] == [*tensor.shape, *tensor.stride()]

@@ -23,13 +23,16 @@ from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
-from gradc.ir.values import Ref, Sym, TensorMeta
+from gradc.ir.values import NO_AUTOCAST, Ref, Sym, TensorMeta
+from gradc.nodes.packing import UNPACK
 from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
 from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import current_autograd_node
 from gradc.torch_private.fakes import is_fake
+
+Layouts = tuple[tuple[int, TensorMeta], ...]  # (position in ``Segment.saved``, what hooks give back there)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +52,11 @@ class Backward:
     views: tuple[int, ...]
 
 
-def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) -> Backward:
+def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, layouts: Layouts | None = None) -> Backward:
     """Trace the backward of ``segment`` on fake tensors under the state that ``key`` names.
+
+    With ``layouts``, the Program does not take the saved tensors but unpacks each where a node first asks for it. They are laid
+    out as when they were packed, but for those whose positions ``layouts`` has.
 
     Raises:
         UnsupportedError: if a node does what cannot be traced; the caller then runs the nodes as they are.
@@ -60,7 +66,7 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str) ->
         recorder = Recorder(name, place=lambda: _place(tape))
         recorder.lift = functools.partial(lift, recorder)
         recorder.stand_ins = tape.stand_ins
-        inputs = _Inputs(tape, segment, recorder)
+        inputs = _Inputs(tape, segment, recorder, layouts)
         tangents = [inputs.add_tangent(position, meta, key) for position, meta in enumerate(key.tangents)]
         inputs.add_kept()
         with watching(tape, segment.nodes), recorder, tape.unpacking(inputs.unpack):
@@ -77,11 +83,14 @@ class _Inputs:
     ``used`` are the positions of those saved tensors in ``Segment.saved``.
     """
 
-    def __init__(self, tape: Tape, segment: Segment, recorder: Recorder) -> None:
+    def __init__(self, tape: Tape, segment: Segment, recorder: Recorder, layouts: Layouts | None) -> None:
         self.tape, self.segment, self.recorder = tape, segment, recorder
         self.used: list[int] = []
+        self._is_unpacked = layouts is not None
         self._number_of = {index: number for number, index in enumerate(segment.saved)}
         self._placeholders = {i: tape.saved[i].fake.detach() for i in segment.saved if i not in segment.on_ctx}
+        for position, meta in layouts or ():
+            self._placeholders[segment.saved[position]] = fake_tangent(tape, meta)
 
     def add_tangent(self, position: int, meta: TensorMeta | None, key: BackwardKey) -> torch.Tensor | None:
         if meta is None:
@@ -113,6 +122,9 @@ class _Inputs:
 
     def _add_saved(self, index: int, tensor: torch.Tensor, label: str) -> None:
         self.used.append(self._number_of[index])
+        if self._is_unpacked:
+            self.recorder.add_call(UNPACK, (self._number_of[index],), {}, tensor, NO_AUTOCAST, *_place(self.tape))
+            return
         self.recorder.add_input(tensor, saved_name(self.tape, index), label)
 
 
@@ -167,7 +179,7 @@ def saved_name(tape: Tape, index: int) -> str:
 
 
 def fake_tangent(tape: Tape, meta: TensorMeta) -> torch.Tensor:
-    """A fake tensor with the layout ``meta``. Called inside the tape's fake mode."""
+    """A fake tensor, as a gradient or what a hook gives back, with the layout ``meta``. Called inside the tape's fake mode."""
     size, stride = ([tape.symbolic(value) for value in values] for values in (meta.shape, meta.stride))
     return strided(size, stride, meta.dtype, meta.device, meta.is_conj, meta.is_neg)
 

@@ -24,7 +24,7 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, bases_of, declared_views
 from gradc.ir.floats import TERMS
-from gradc.ir.ops import HANDLES, RELATIVE_VIEWS
+from gradc.ir.ops import HANDLES, MAY_BE_KEPT, RELATIVE_VIEWS
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
@@ -293,6 +293,8 @@ Memory = tuple[torch.dtype, int]  # dtype, and size in bytes
 def _made_memory(instruction: Instruction, metas: tuple[Meta | None, ...]) -> tuple[int, Memory] | None:
     """The slot and memory of the one tensor that a call makes; None if it makes more, or nothing, or an empty one."""
     if len(instruction.outs) != 1 or instruction.outs[0] is None or instruction.writes or bases_of(instruction):
+        return None
+    if instruction.op.namespace == MAY_BE_KEPT:
         return None
     meta = metas[instruction.outs[0]]
     if meta is None or not (numel := math.prod(meta[1])):

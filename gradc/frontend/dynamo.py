@@ -94,14 +94,14 @@ def _guarded(
     refused: str,
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve; ``refused``: what is so out of inference mode."""
-
     are_hooks_forbidden = forbids_hooks(graph)
+    drops = bool(graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint))
 
     def call(*inputs: Any) -> Any:
         given = floats(inputs)
         reason = "float that decides what is called" if given is None else ""
         if given is not None:
-            reason = unsupported_mode() or _what_is_unusual(region, inputs) or _what_inner_gradients_miss(region, given)
+            reason = unsupported_mode() or _what_is_unusual(region, inputs, drops) or _what_inner_gradients_miss(region, given)
         if not reason and refused and not torch.is_inference_mode_enabled():
             reason = refused
         if are_hooks_forbidden and are_saved_tensors_hooked():
@@ -143,9 +143,10 @@ def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:
     return ""
 
 
-def _what_is_unusual(region: Region, inputs: Sequence[Any]) -> str:
-    if is_saving_hooked_by_user():
-        return "saved-tensors hooks"
+def _what_is_unusual(region: Region, inputs: Sequence[Any], drops: bool) -> str:
+    """``drops``: whether the graph checkpoints, whose hooks take the place of the user's."""
+    if reason := region.why_not_packed() or ("saved-tensors hooks" if drops and is_saving_hooked_by_user() else ""):
+        return reason
     if are_saved_tensors_hooked() and any(saved.spoilt for saved in region.tape.saved):  # nothing checks what a hook packed
         return "saved tensor modified in place inside the region"
     return "input that is a view made under no_grad" if any(map(is_cut_off, inputs)) else ""

@@ -69,6 +69,8 @@ PLAIN_META_OF_CONTIGUOUS = _fact(
     "the same, where all arguments are contiguous tensors of one dtype: a fake mode has strides of its own for others",
     "add.Tensor", "sub.Tensor", "mul.Tensor",
 )  # fmt: skip
+MAY_BE_KEPT = "gradc_saving"
+"""The namespace of ops whose results the user's hooks may keep the memory of, unseen."""
 # By name, for all overloads.
 RELATIVE_VIEWS = frozenset(
     f"aten::{name}"

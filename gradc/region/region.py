@@ -34,13 +34,15 @@ from gradc.ir.text import print_program
 from gradc.ir.values import Ref, Sym
 from gradc.journal import log
 from gradc.nodes.live_call import Call
+from gradc.nodes.packing import Packing
 from gradc.passes import pipeline
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
+from gradc.region.packing import packed_numbers, packing_program, why_not_packed
 from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import has_gradient_hooks, next_sequence_nr
+from gradc.torch_private.autograd import has_gradient_hooks, next_sequence_nr, user_hooks_on_saving
 from gradc.torch_private.modes import autocast_nesting
 
 
@@ -125,6 +127,21 @@ class Region:
         """The same region cut wherever a gradient leaves it, so that hooks on leaves run between the cuts, as in eager."""
         return cut_and_lower(self.hoisted, self.outputs, self.settings, f"{self.name}, split at leaves", True)
 
+    @functools.cached_property
+    def packing(self) -> Any:
+        """What ``native`` is, for a call inside of saved-tensors hooks: its forward packs. None where there is none."""
+        if self.native is None:
+            return None
+        program = packing_program(self.hoisted, self.returned, self.segments, len(self.outputs.values))
+        run = self.settings.lower(program)
+        parts = self.hoisted, self.segments, self.returned, self.live_order, self.backwards, self.is_split_at_leaves
+        return native.extension.Region(region_spec(run, *parts)) if is_plan(run) else None
+
+    def why_not_packed(self) -> str:
+        """Why eager has to run a call inside of the saved-tensors hooks that are in force; "" also where there are none."""
+        hooks = user_hooks_on_saving()
+        return "" if hooks is None else why_not_packed(self.tape, *hooks) or ("" if self.packing else "saved-tensors hooks")
+
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
         if self.native is None or not self._is_direct:
@@ -165,11 +182,20 @@ class Region:
         if self.native is None:
             segments = call.run(self.run)
         else:
-            call.values, segments = self.native(call.primals, [call.sizes(shape) for shape in self.shapes])
+            call.values, segments = self._run_natively(call)
         outputs = [call.output(kind) for kind in self.outputs.kinds]
         if self.live_order:
             call.put_in_order(self.live_order, nodes, segments, outputs, start)
         return outputs
+
+    def _run_natively(self, call: Call) -> tuple[list[Any], Any]:
+        shapes = [call.sizes(shape) for shape in self.shapes]
+        assert self.native is not None
+        hooks = user_hooks_on_saving()
+        if hooks is None or self.packing is None or self.why_not_packed():
+            return self.native(call.primals, shapes)
+        with Packing(*hooks, packed_numbers(self.segments)).forward():
+            return self.packing(call.primals, shapes)
 
 
 def _known(slot: int | None) -> int:

@@ -149,7 +149,8 @@ class TapeRecorder:
         is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
         if tensor.requires_grad and not is_recorded and is_view(tensor):
             raise UnsupportedError("view made under no_grad that backward needs", where=self._where)
-        return Saved(slot, edge_of(tensor) if is_recorded else None, tensor, tensor._version)
+        num_calls = len(self.recorder.instructions)
+        return Saved(slot, edge_of(tensor) if is_recorded else None, tensor, tensor._version, num_calls=num_calls)
 
     def _packed_before(self, slot: int) -> int:
         """An unpacked tensor is a detached handle, but its history is that of what was packed."""

@@ -46,6 +46,7 @@ class Saved:
     ``slot`` is its slot in the forward Program, ``edge`` the tape edge of its value (None if it needs no gradient), and
     ``fake`` the fake tensor itself. One that ``is_on_ctx`` was not saved: the code of a custom op put it there by itself.
     ``spoilt`` is the error that eager raises where backward reads it, since it was written into after it was saved; or "".
+    ``num_calls`` had been made when it was saved.
     """
 
     slot: int
@@ -54,6 +55,7 @@ class Saved:
     version: int
     is_on_ctx: bool = False
     spoilt: str = ""
+    num_calls: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

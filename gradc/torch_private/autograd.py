@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -137,6 +137,11 @@ def is_saving_hooked_by_user() -> bool:
     """True inside a saved_tensors_hooks context that is not checkpoint's (which only drops and recomputes)."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint"
+
+
+def user_hooks_on_saving() -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]] | None:
+    """The (pack, unpack) in force, if ``is_saving_hooked_by_user``."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) if is_saving_hooked_by_user() else None
 
 
 @contextlib.contextmanager

@@ -67,6 +67,19 @@ def is_below_autograd() -> bool:
     return is_excluded and not torch.is_inference_mode_enabled()
 
 
+class DispatchKeys:
+    """Which parts of torch's dispatcher are switched on and off in this thread now: autograd's are off inside of kernels."""
+
+    def __init__(self) -> None:
+        self._included = torch._C._dispatch_tls_local_include_set()
+        self._excluded = torch._C._dispatch_tls_local_exclude_set()
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        with torch._C._ForceDispatchKeyGuard(self._included, self._excluded):
+            yield
+
+
 def is_anomaly_enabled() -> bool:
     return torch.is_anomaly_enabled()
 

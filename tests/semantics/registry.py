@@ -51,7 +51,7 @@ class Case:
         assert report.num_graphs >= min_graphs, f"{self.name}: {report.num_graphs} graphs were captured"
 
 
-# The user's saved-tensors hooks see each tensor when eager saves it, in eager's order: such a call runs eagerly.
+# Hooks of the user's that look at more than the tensor they get see what Python does meanwhile: such a call runs eagerly.
 HOOKED = ("saved-tensors hooks",)
 CASES: list[Case] = []
 

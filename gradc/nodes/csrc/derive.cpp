@@ -75,7 +75,7 @@ void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& ne
 
 std::optional<variable_list> SegmentNode::differentiate(
     const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
-  if (!at::GradMode::is_enabled() || region_->forced_autocast || !is_usual(tangents) || layout().has_spoilt) {
+  if (!at::GradMode::is_enabled() || region_->forced_autocast || is_repacked_ || !is_usual(tangents) || layout().has_spoilt) {
     return std::nullopt;
   }
   Key key = make_key(region_->forced_autocast, tangents, layout().entries.size(), needed);

@@ -52,6 +52,36 @@ class PythonDerive : public Derive {
     });
   }
 
+  std::pair<std::vector<int64_t>, bool> released(
+      size_t segment, const variable_list& tangents, const std::vector<bool>& needed) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      const py::object found = backwards_->attr("released_native")(segment, to_python(tangents), needed);
+      return found.cast<std::pair<std::vector<int64_t>, bool>>();
+    });
+  }
+
+  variable_list grads_in_turn(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const std::function<at::Tensor(size_t)>& unpack,
+      const variable_list& tangents,
+      const std::vector<bool>& needed,
+      const std::vector<int64_t>& owned) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      const py::cpp_function give([&unpack](size_t position) {
+        try {
+          return to_python(unpack(position));
+        } catch (python_error& error) { // of the hook's
+          error.restore();
+          throw py::error_already_set();
+        }
+      });
+      return to_tensors(backwards_->attr("grads_in_turn")(segment, symbols, give, to_python(tangents), needed, owned));
+    });
+  }
+
   std::optional<variable_list> differentiate(
       size_t segment,
       Key key,

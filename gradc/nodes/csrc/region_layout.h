@@ -6,9 +6,11 @@
 
 #include <c10/core/TensorOptions.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gradc {
@@ -70,6 +72,17 @@ class Derive {
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked,
+      const std::vector<int64_t>& owned) = 0;
+  // What is freed with a backward, as CompiledBackward has it: `released` and `frees_hidden`.
+  virtual std::pair<std::vector<int64_t>, bool> released(
+      size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) = 0;
+  // `grads` without create_graph, of a node whose saved tensors hooks packed: `unpack` gives the one at a position.
+  virtual torch::autograd::variable_list grads_in_turn(
+      size_t segment,
+      const std::vector<int64_t>& symbols,
+      const std::function<at::Tensor(size_t)>& unpack,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
       const std::vector<int64_t>& owned) = 0;
   // The gradients under create_graph, by what Python made for `key`; nullopt where it made nothing: `grads` then serves.
   virtual std::optional<torch::autograd::variable_list> differentiate(

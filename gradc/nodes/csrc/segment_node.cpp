@@ -64,12 +64,12 @@ std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& SegmentNode::ten
 // own that eager would not have run, stays.
 void SegmentNode::release_variables() {}
 
-void SegmentNode::release(const CompiledBackward& backward) {
-  for (const auto position : backward.released) {
+void SegmentNode::release(const std::vector<int64_t>& read, bool frees_hidden) {
+  for (const auto position : read) {
     saved_[position] = SavedVariable();
     is_released_[position] = true;
   }
-  is_hidden_released_ = is_hidden_released_ || backward.frees_hidden;
+  is_hidden_released_ = is_hidden_released_ || frees_hidden;
 }
 
 bool SegmentNode::is_kept(size_t position) const {
@@ -90,9 +90,9 @@ void SegmentNode::release_all() {
   is_hidden_released_ = layout().has_hidden_saves;
 }
 
-void SegmentNode::refuse_second_backward(const CompiledBackward& backward) const {
-  bool is_freed = is_hidden_released_ && backward.frees_hidden;
-  for (const auto position : backward.released) {
+void SegmentNode::refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const {
+  bool is_freed = is_hidden_released_ && frees_hidden;
+  for (const auto position : read) {
     is_freed = is_freed || is_released_[position];
   }
   TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
@@ -106,7 +106,7 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(*this, grads);
   }
-  if (is_compilable && !WalkedRun::of(*this) && !saved_.empty()) {
+  if (is_compilable && !is_repacked_ && !WalkedRun::of(*this) && !saved_.empty()) {
     accumulate_unwatched(*this, grads);
   }
   return grads;
@@ -119,6 +119,9 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
   }
   if (!is_compilable) {
     return derive(tangents, needed);
+  }
+  if (is_repacked_) {
+    return unpack_in_turn(tangents, needed);
   }
   auto& cache = region_->backwards[number_];
   const bool adds_up = may_add_up();
@@ -134,7 +137,7 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
 
 // Whether what was compiled for a key may serve: nothing that a key does not tell.
 bool SegmentNode::is_usual(const variable_list& tangents) const {
-  return !is_repacked_ && unsupported_mode().empty() && std::all_of(tangents.begin(), tangents.end(), [](const at::Tensor& tangent) {
+  return unsupported_mode().empty() && std::all_of(tangents.begin(), tangents.end(), [](const at::Tensor& tangent) {
     return !tangent.defined() || is_plain(tangent);
   });
 }
@@ -173,7 +176,7 @@ std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) co
 }
 
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
-  refuse_second_backward(backward);
+  refuse_second_backward(backward.released, backward.frees_hidden);
   std::vector<c10::IValue> inputs;
   inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
   for (auto& tangent : tangents) {
@@ -191,7 +194,7 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     inputs.emplace_back(symbol);
   }
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
-    release(backward); // what the plan has read for the last time dies while it runs, as it does in eager
+    release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
   }
   auto results = run(*backward.plan, std::move(inputs));
   variable_list grads;
@@ -202,6 +205,18 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   }
   for (const auto position : backward.views) {
     grads[position] = at::alias(grads[position]);
+  }
+  return grads;
+}
+
+// Of what hooks packed, each is unpacked where the node that saved it runs, as in eager: they may keep less memory than the tensors.
+variable_list SegmentNode::unpack_in_turn(const variable_list& tangents, const std::vector<bool>& needed) {
+  const auto [read, frees_hidden] = region_->derive->released(number_, tangents, needed);
+  refuse_second_backward(read, frees_hidden);
+  const auto give = [this](size_t position) { return unpack(position); };
+  auto grads = region_->derive->grads_in_turn(number_, symbols_, give, tangents, needed, written_over(tangents));
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    release(read, frees_hidden);
   }
   return grads;
 }

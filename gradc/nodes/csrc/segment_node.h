@@ -66,6 +66,8 @@ struct SegmentNode : torch::autograd::Node {
   void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
+  torch::autograd::variable_list unpack_in_turn(
+      const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
   std::optional<torch::autograd::variable_list> differentiate(
       const torch::autograd::variable_list& saved,
@@ -74,8 +76,8 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
   bool is_kept(size_t position) const;
   at::Tensor unpack(size_t position);
-  void refuse_second_backward(const CompiledBackward& backward) const;
-  void release(const CompiledBackward& backward);
+  void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
+  void release(const std::vector<int64_t>& read, bool frees_hidden);
   void release_all();
 
   std::shared_ptr<const RegionLayout> region_;
