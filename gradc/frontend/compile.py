@@ -41,8 +41,8 @@ from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_view
 from gradc.torch_private.dynamo import guard_weight, tracing_context
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode
+from gradc.torch_private.subclasses import runs_code_of_its_own
 
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _KNOWN_ERRORS = {
     "is being used in an in-place operation": "input mutated in place with gradient recording",
     "don't yet support saved tensor hooks": "function transform",
@@ -72,7 +72,7 @@ def compile_region(
 
 def _refuse_what_eager_must_run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     for value in inputs:
-        if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
+        if runs_code_of_its_own(value):
             raise UnsupportedError("tensor subclass", type(value).__name__)
     if reason := unsupported_mode():
         raise UnsupportedError(reason)

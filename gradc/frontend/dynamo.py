@@ -31,6 +31,8 @@ from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
+from gradc.torch_private.modes import without_functions_of_subclasses
+from gradc.torch_private.subclasses import is_subclass
 
 
 class Backend:
@@ -47,7 +49,7 @@ class Backend:
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
         graph, attributes = lift_attributes(graph)
-        compiled, options = modes_kept_on_error()(graph.forward), self.compile_options
+        compiled, options = _as_captured(graph, inputs), self.compile_options
         try:
             lifted, floats = lift_floats(graph)
             taken = floats.without([*attributes, *inputs])
@@ -73,6 +75,18 @@ def __getattr__(name: str) -> Any:
         patches().apply()
         return Backend(DEFAULTS)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _as_captured(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph itself. What a subclass of tensors makes of a call's results is not part of it: Dynamo's bytecode does that."""
+    if not any(map(is_subclass, inputs)):
+        return modes_kept_on_error()(graph.forward)
+
+    def run(*inputs: Any) -> Any:
+        with modes_kept_on_error(), without_functions_of_subclasses():
+            return graph.forward(*inputs)
+
+    return run
 
 
 def _told(tell: Callable[[], None], eagerly: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +124,8 @@ def _guarded(
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)
         with contextlib.suppress(CacheError):
-            return tuple(region(*given))
+            with without_functions_of_subclasses():
+                return tuple(region(*given))
         fallback("weights that autocast keeps other copies of", where=first_line(graph), fullgraph=options.fullgraph)
         return eagerly(*inputs)
 

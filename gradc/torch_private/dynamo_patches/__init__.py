@@ -31,6 +31,7 @@ from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_py
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
+from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
@@ -75,6 +76,7 @@ __all__ = [
     "skip_frames_of",
     "take_changing_floats",
     "take_changing_integers",
+    "take_data_of_subclasses",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "trace_inner_gradients",

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch._dynamo import config
 from torch._dynamo.variables import torch as torch_variables
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.subclasses import with_class_of
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 Tensors = Sequence[torch.Tensor]
@@ -47,7 +49,8 @@ def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, 
                 explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
                 end_graph("autograd.grad", explanation, reason)
             with config.patch(trace_autograd_ops=True):
-                return original(self, tx, outputs, inputs, **given)
+                grads = original(self, tx, outputs, inputs, **given)
+            return with_class_of(tx, [*_several(outputs), *_several(inputs)], grads)
 
         return call
 
@@ -70,6 +73,15 @@ def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> st
 
 def _fakes(argument: Any) -> list[torch.Tensor]:
     return [fake for fake, _ in torch_variables._collect_tensors_with_sources(argument)]
+
+
+def _several(argument: Any) -> list[Any]:
+    """The variables in an argument that is one tensor, a sequence of them or a dictionary."""
+    argument = argument.realize()
+    if argument.is_tensor():
+        return [argument]
+    items = argument.items.values() if isinstance(argument, ConstDictVariable) else getattr(argument, "items", ())
+    return [each.realize() for each in items]
 
 
 def _arguments(tx: Any) -> list[torch.Tensor]:

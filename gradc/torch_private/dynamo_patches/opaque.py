@@ -1,4 +1,4 @@
-"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, generators of Python's.
+"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, subclasses of tensors.
 
 Dynamo puts torch's operators in the place of NumPy's functions, and inlines the Python that a TorchScript function was made
 from. Both are other programs: they draw from another generator, and add up in another order. Here such a value is handed on
@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy
@@ -20,11 +20,14 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import LocalSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.lists import BaseListVariable
 from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
 from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.subclasses import runs_code_of_its_own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,11 @@ BOUNDED = Kind(
     (collections.deque,),
     "deque with maxlen",
     "gradc leaves a deque that throws out its oldest to Python: Dynamo takes it for one without end.",
+)
+SUBCLASS = Kind(
+    (torch.Tensor,),
+    "tensor subclass",
+    "gradc leaves tensors whose class has a __torch_function__ or __torch_dispatch__ of its own to Python, which calls it.",
 )
 
 
@@ -114,7 +122,7 @@ for _name in vars(VariableTracker):
 
 
 def leave_closed(is_ours: IsOurs) -> Patch:
-    """Hand on arrays and TorchScript as they are, and end the graph where NumPy or TorchScript is called.
+    """Hand on arrays, TorchScript and tensors with code of their own as they are, and end the graph where they are called.
 
     The functions of NumPy have a setting of Dynamo's for this, ``trace_numpy``; it says nothing of arrays.
     """
@@ -147,18 +155,38 @@ def leave_closed(is_ours: IsOurs) -> Patch:
 
         return method
 
+    def make_torch(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            """Of torch's functions some would tell of a closed tensor that it is none."""
+            for value in _leaves([*args, *kwargs.values()]) if is_ours(tx.output.compiler_fn) else ():
+                if isinstance(value, OpaqueVariable) and value.kind is SUBCLASS:
+                    SUBCLASS.end_graph(f"{type(value.value).__name__} as an argument")
+            return original(self, tx, args, kwargs)
+
+        return call
+
     return Patch(
         "leave_closed",
-        "Dynamo takes torch's operators for NumPy's, and the Python that TorchScript was made from for what it compiled.",
+        "Dynamo puts other programs in the place of NumPy's functions, of TorchScript's and of what a tensor's class does.",
         (
             Replace(VariableBuilder, "_wrap", make),
             Replace(NumpyVariable, "call_function", make_call),
+            Replace(TorchInGraphFunctionVariable, "call_function", make_torch),
             Replace(TensorVariable, "method___array__", make_array),
         ),
     )
 
 
+def _leaves(variables: Sequence[Any]) -> Iterator[Any]:
+    """Arguments, and what is in a list or tuple among them."""
+    for variable in map(VariableTracker.realize, variables):
+        yield from map(VariableTracker.realize, variable.items) if isinstance(variable, BaseListVariable) else (variable,)
+
+
 def _kind_of(value: Any) -> Kind | None:
+    if isinstance(value, torch.Tensor):
+        return SUBCLASS if runs_code_of_its_own(value) else None
     for kind in (NUMPY, TORCHSCRIPT, RANDOM):
         if isinstance(value, kind.types):
             return kind
