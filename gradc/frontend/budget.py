@@ -4,8 +4,9 @@
 
 What comes to be compiled when nothing is left runs eagerly, counted, and is tried again when there is something left. So the
 first step of a program that breaks into a hundred pieces does not take half a minute, and a long training is compiled all the
-same: a tenth of the time that passes is added, up to the seconds that were given. What was begun is never cut short. Debts grow
-no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds. See Note [What pays].
+same: a tenth of the time that passes between compilations is added, up to the seconds that were given. What was begun is never
+cut short. Debts grow no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds.
+See Note [What pays].
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Budget:
         self.spent += seconds
         self.num_functions += 1
         if self._seconds is not None:
-            self._left = max(self._left - seconds, -self._seconds)
+            self._left, self._seen = max(self._left - seconds, -self._seconds), self._clock.passed()
         if self.spent > _LONG and not self._is_told:
             self._is_told = True
             _tell(f"gradc: compiling {self.name} has taken {self.spent:.1f} s so far (functions: {self.num_functions})")

@@ -106,6 +106,15 @@ def test_debts_are_waited_out_in_ten_times_the_seconds() -> None:
     assert purse.allows()
 
 
+def test_what_passes_while_something_is_compiled_adds_nothing() -> None:
+    hands = Hands()
+    purse = clocked(2.0, hands)
+    for _ in range(2):
+        with purse.spending():
+            hands.has_passed += 1000.0  # on a machine that others use
+    assert not purse.allows()
+
+
 def test_no_limit() -> None:
     purse = clocked(None, Hands(each=1e9))
     spend(purse)

@@ -40,8 +40,12 @@ def test_what_is_clearly_faster_compiled_is_soon_left_alone() -> None:
     assert (program.num_calls, program.num_eager) == (25, 12)
 
 
-def test_less_than_a_twentieth_is_not_enough() -> None:
-    assert Program(1.03125, 1.0).run().chosen is Arm.COMPILED
+def test_a_twentieth_is_enough_a_fiftieth_in_all_pairs_and_less_never() -> None:
+    assert Program(1.0625, 1.0).run().chosen is Arm.EAGER
+    assert Program(1.0625, 1.0, {1: 1.0}).run().chosen is Arm.EAGER
+    assert Program(1.03125, 1.0).run().chosen is Arm.EAGER
+    assert Program(1.03125, 1.0, {1: 1.0}).run().chosen is Arm.COMPILED
+    assert Program(1.015625, 1.0).run().chosen is Arm.COMPILED
 
 
 @pytest.mark.parametrize("block", range(10))
