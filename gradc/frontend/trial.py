@@ -7,8 +7,8 @@ else that a step does, which is the same both ways. A block is six calls in a ro
 a step has as many of each in it. The blocks go compiled, eager, eager, compiled, ...: a machine that grows slower or faster
 does so to both. Now and then much lies between two calls: an evaluation, an episode. Such a long time does not count to the
 block that it happens to fall into, but to each by its share. Eager must be faster by a twentieth, and in four of five pairs of
-blocks, or by a fiftieth in all; after two pairs it may be clear already that it is not, or that it takes less than half. If after five both have won
-some, there are six more.
+blocks, or by a fiftieth in all; after two pairs it may be clear already that it is not, or that it takes less than half. If
+after five both have won some, there are six more.
 """
 
 from __future__ import annotations
