@@ -5,12 +5,13 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world clean
+.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, import direction"
+	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes"
@@ -48,6 +49,9 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_import_direction.py
+
+shadow: venv
+	$(BIN)/python -m tests.shadow
 
 sweep: venv
 	$(BIN)/python -m tests.sweep all

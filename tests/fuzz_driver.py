@@ -23,9 +23,12 @@ from typing import Any
 
 import torch
 
+import gradc
 from tests.compilers import Compiler, find
+from tests.shadow.told import listen, tally, told
 
 Line = dict[str, Any]  # number, and the fields of a verdict
+ALARM = "alarm"  # of shadow mode, which GRADC_VERIFY_CALLS=1 has beside the compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +101,26 @@ def _parse(fuzzer: Fuzzer, words: Sequence[str] | None) -> argparse.Namespace:
 def _show(fuzzer: Fuzzer, options: argparse.Namespace) -> int:
     _quiet(fuzzer)
     program = fuzzer.generate(options, options.show)
-    verdict = fuzzer.judge(program, find(options.compiler))
+    verdict = _judge(fuzzer, program, find(options.compiler))
     print(fuzzer.show(program, verdict))
-    return int(verdict.status in fuzzer.bad)
+    return int(_is_bad(fuzzer, verdict.status))
+
+
+def _is_bad(fuzzer: Fuzzer, status: str) -> bool:
+    return status == ALARM or status in fuzzer.bad
+
+
+def _judge(fuzzer: Fuzzer, program: Any, compiler: Compiler) -> Any:
+    told.clear()
+    verdict = fuzzer.judge(program, compiler)
+    return dataclasses.replace(verdict, status=ALARM, detail="; ".join(told)) if told else verdict
 
 
 def _quiet(fuzzer: Fuzzer) -> None:
     fuzzer.quiet()
     torch.set_num_threads(1)
+    if gradc.config.verify:
+        listen()
 
 
 def _fuzz(fuzzer: Fuzzer, options: argparse.Namespace) -> int:
@@ -126,13 +141,16 @@ def _fuzz(fuzzer: Fuzzer, options: argparse.Namespace) -> int:
 def _report(fuzzer: Fuzzer, options: argparse.Namespace, lines: list[Line], seconds: float) -> int:
     counts = collections.Counter(line["status"] for line in lines)
     print(f"seed {options.seed}, {len(lines)} programs from {options.first} on: {dict(counts)}; {seconds:.0f} s")
+    verified = sum((collections.Counter(line.get("verified", {})) for line in lines), collections.Counter[str]())
+    for name, number in verified.most_common():
+        print(f"  verified {number}: {name}")
     reasons = collections.Counter(reason for line in lines for reason in fuzzer.reasons(line))
     for reason, number in reasons.most_common():
         print(f"  {fuzzer.reason_label} {number}: {reason}")
     for line in lines:
-        if line["status"] in fuzzer.bad:
+        if _is_bad(fuzzer, line["status"]):
             print(f"  {line['status']}, program {line['number']}: {line['detail'][:160]}")
-    return int(any(counts[status] for status in fuzzer.bad))
+    return int(any(_is_bad(fuzzer, status) for status in counts))
 
 
 def _start(fuzzer: Fuzzer, options: argparse.Namespace, first: int, file: pathlib.Path) -> subprocess.Popen[bytes]:
@@ -169,9 +187,10 @@ def _work(fuzzer: Fuzzer, options: argparse.Namespace, file: pathlib.Path) -> No
     compiler, kinds = find(options.compiler), collections.Counter[str]()
     for number in range(options.first, options.first + options.programs, options.jobs):
         program = fuzzer.generate(options, number)
-        verdict = fuzzer.judge(program, compiler)
-        _append(file, {"number": number, **vars(verdict)})
-        if verdict.status in fuzzer.bad:
+        verdict = _judge(fuzzer, program, compiler)
+        _append(file, {"number": number, **vars(verdict), "verified": dict(tally)})
+        tally.clear()
+        if _is_bad(fuzzer, verdict.status):
             kind = fuzzer.kind_of(verdict)
             kinds[kind] += 1
             if kinds[kind] == 1:
@@ -181,7 +200,7 @@ def _work(fuzzer: Fuzzer, options: argparse.Namespace, file: pathlib.Path) -> No
 
 
 def _print_found(fuzzer: Fuzzer, options: argparse.Namespace, number: int, program: Any, verdict: Any) -> None:
-    if not options.no_shrink and verdict.status != "hang":
+    if not options.no_shrink and verdict.status not in ("hang", ALARM):
         program = fuzzer.shrink(program, find(options.compiler))
     said = f"program {number}, {verdict.status}: {verdict.detail}".replace("\n", "\n# ")
     print(f"# {said}\n{fuzzer.print_found(options, number, program)}\n", flush=True)

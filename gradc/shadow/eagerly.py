@@ -26,7 +26,7 @@ from gradc.bits import same_bits
 from gradc.shadow import process
 from gradc.shadow.copies import Copies
 from gradc.shadow.world import UnverifiableError, explore
-from gradc.torch_private.running_twice import nothing_compiled
+from gradc.torch_private.running_twice import hooks_of_all_modules, nothing_compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Run:
         self.results: dict[str, tuple[weakref.ref[Tensor], int]] = {}
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-        return [*zip(self.names, args, strict=True), *kwargs.items(), ("", self.target)]
+        hooks = [("hook", hook) for hook in hooks_of_all_modules()]
+        return [*zip(self.names, args, strict=True), *kwargs.items(), ("", self.target), *hooks]
 
     def differentiable(self) -> list[Tensor]:
         """The tensors that came in and may get gradients."""

@@ -8,14 +8,17 @@ What only C knows, and the insides of torch and of Python's library, are not loo
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import enum
 import functools
 import io
 import itertools
+import queue
 import random
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,6 +33,7 @@ _MOST = 2**40  # of numbers that are no addresses
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _ITERATORS: tuple[type, ...] = (itertools.count, type(iter([])), type(iter(())), type(iter(range(0))))  # that can be copied
 _CLOSED = ("torch._", "torch.jit", "torch.fx", "torch.utils.hooks", "torch.overrides", "gradc.")
+_OPEN = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, queue.Queue, threading.local)
 _HIDDEN = ("_parameters", "_buffers", "_modules")  # names that are no part of a parameter's name
 
 
@@ -113,6 +117,8 @@ class _Explorer:
     def _look_into(self, path: str, value: Any) -> None:
         if (container := container_of(value)) is not None:
             self._enter(path, container)
+            if not _is_closed(type(value).__module__):  # a class of the user's: it may have attributes, too
+                self._enter_object(path, value)
         elif isinstance(value, types.MethodType):
             self.visit(path, value.__self__)
             self.visit("", value.__func__)
@@ -173,7 +179,7 @@ class _Explorer:
 
     def _enter_object(self, path: str, value: Any) -> None:
         kind = type(value)
-        if _is_closed(kind.__module__) and not isinstance(value, torch.nn.Module):
+        if _is_closed(kind.__module__) and not isinstance(value, (torch.nn.Module, *_OPEN)):
             return
         self.visit("", kind)
         if isinstance(attributes := getattr(value, "__dict__", None), dict) and id(attributes) not in self.seen:

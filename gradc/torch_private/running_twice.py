@@ -68,6 +68,12 @@ def will_run(node: Any) -> bool | None:
         return None
 
 
+def hooks_of_all_modules() -> list[Any]:
+    """What runs before and behind the forward of each module, whichever it is."""
+    module = torch.nn.modules.module
+    return [*module._global_forward_pre_hooks.values(), *module._global_forward_hooks.values()]
+
+
 def gradient_edge(tensor: torch.Tensor) -> tuple[Any, int]:
     """The node that a gradient of the tensor goes to, and the number of its input there."""
     edge = torch.autograd.graph.get_gradient_edge(tensor)

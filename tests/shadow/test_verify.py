@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
 import time
+import types
 import warnings
 import weakref
 from typing import Any
@@ -324,6 +326,33 @@ def test_arguments_that_lead_to_one_another_are_verified_where_no_backward_runs_
     compiled = gradc.compile(product, options=VERIFY)
     compiled(x, x.exp()).sum().backward()
     assert counted() == {"calls": 1, "backwards": 1}
+
+
+class Settings(dict):  # type: ignore[type-arg]
+    calls = 0
+
+
+@pytest.mark.parametrize("make", [types.SimpleNamespace, argparse.Namespace, Settings], ids=lambda make: make.__name__)
+def test_an_object_with_nothing_but_attributes_is_counted_up_once(make):
+    state = make()
+    state.calls = 0
+
+    def f(x: Tensor) -> Tensor:
+        state.calls += 1
+        return x * state.calls
+
+    assert gradc.compile(f, options=VERIFY)(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert (state.calls, counted()) == (1, {"calls": 1})
+
+
+def test_a_hook_of_all_modules_is_seen_once():
+    seen: list[str] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    try:
+        gradc.compile(nn.Sequential(nn.Tanh(), nn.ReLU()), options=VERIFY)(torch.ones(2))
+    finally:
+        handle.remove()
+    assert seen == ["Tanh", "ReLU", "Sequential"]
 
 
 def test_what_autocast_cast_before_the_call_is_no_difference():

@@ -1,0 +1,98 @@
+"""Run the tests with the first call of all that they compile verified: ``make shadow``.
+
+    python -m tests.shadow [FILE or FOLDER ...] -> a line for each file; status 1 if shadow mode told a difference
+
+Each file runs in a process of its own. A test that counts calls, measures or looks at what stays alive may fail meanwhile: the
+files where some do, and why, are in ``EXPECTED``; a file that fails and is not there counts as an alarm.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+
+ROOT = pathlib.Path(__file__).parent.parent
+LEFT_OUT = ("tests/shadow", "tests/world", "tests/peers")  # differences on purpose; programs of their own
+SECONDS = 1800
+
+COUNTS = "counts calls, or what runs, of code that shadow mode runs once more"
+KEEPS = "what is verified is kept until the backward that frees its graph"
+HOOKS = "the hooks that watch are hooks, and gradc does otherwise where there are any"
+EXPECTED: dict[str, str] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """
+    Attributes:
+        alarms: tests under which shadow mode told a difference.
+        failed: tests that failed by themselves.
+        tally: how much was verified and what was left out.
+    """
+
+    file: str
+    alarms: tuple[str, ...]
+    failed: tuple[str, ...]
+    is_complete: bool
+    tally: dict[str, int]
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.alarms) or not self.is_complete or (bool(self.failed) and self.file not in EXPECTED)
+
+
+def files(arguments: Iterable[str]) -> list[str]:
+    """The test files below these paths; without any, below tests."""
+    paths = [pathlib.Path(argument) for argument in arguments] or [ROOT]
+    found = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py")))
+    names = [file.resolve().relative_to(ROOT.parent).as_posix() for file in found]
+    return [name for name in names if not name.startswith(LEFT_OUT)]
+
+
+def run(file: str) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        tally = pathlib.Path(folder) / "tally.json"
+        words = ["-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "tests.shadow.alarms", "--tally", str(tally), file]
+        try:
+            done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=SECONDS, cwd=ROOT.parent)
+        except subprocess.TimeoutExpired:
+            return Result(file, (), (), False, {})
+        counted = json.loads(tally.read_text()) if tally.exists() else {}
+    alarms, failed = (tuple(re.findall(rf"^{word} \S+::(\S+)", done.stdout, re.MULTILINE)) for word in ("ERROR", "FAILED"))
+    if alarms:
+        print(done.stdout)
+    return Result(file, alarms, failed, done.returncode in (0, 1), counted)
+
+
+def line(result: Result) -> str:
+    calls, backwards = (result.tally.get(name, 0) for name in ("calls", "backwards"))
+    parts = [f"{calls:5} calls {backwards:5} backwards  {result.file}"]
+    parts += [f"{len(result.alarms)} alarms"] if result.alarms else []
+    parts += [f"{len(result.failed)} failed: {EXPECTED.get(result.file, ', '.join(result.failed))}"] if result.failed else []
+    parts += [] if result.is_complete else ["did not end"]
+    return "  ".join(parts)
+
+
+def main(arguments: list[str]) -> int:
+    total: collections.Counter[str] = collections.Counter()
+    bad = []
+    for file in files(arguments):
+        result = run(file)
+        print(line(result), flush=True)
+        total.update(result.tally)
+        bad += [result.file] if result.is_bad else []
+    for name, number in total.most_common():
+        print(f"{number:7} {name}")
+    print("\n".join(["", "BAD:", *bad]) if bad else "no alarm")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
