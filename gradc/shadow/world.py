@@ -161,8 +161,7 @@ class _Explorer:
         self._enter(function.__name__, of_dict(vars(function)))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self.visit(name, cell)
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self.visit("default", default)
+        self._enter(function.__name__, of_attributes(function, ("__defaults__", "__kwdefaults__")))
         if function.__globals__ is self.home:
             self._enter("", of_globals(self.home, _names(function.__code__)))
 

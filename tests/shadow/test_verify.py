@@ -345,6 +345,19 @@ def test_an_object_with_nothing_but_attributes_is_counted_up_once(make):
     assert (state.calls, counted()) == (1, {"calls": 1})
 
 
+def test_default_arguments_that_are_written_are_written_once():
+    def scaled(x: Tensor, factor: float = 1.0, *, shift: float = 0.0) -> Tensor:
+        return x * factor + shift
+
+    def f(x: Tensor) -> Tensor:
+        scaled.__defaults__ = (scaled.__defaults__[0] + 1,)  # type: ignore[index]
+        scaled.__kwdefaults__["shift"] += 1
+        return scaled(x)
+
+    assert gradc.compile(f, options=VERIFY)(torch.ones(2)).tolist() == [3.0, 3.0]
+    assert counted() == {"calls": 1}
+
+
 def test_a_hook_of_all_modules_is_seen_once():
     seen: list[str] = []
     handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
