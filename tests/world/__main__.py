@@ -4,6 +4,7 @@
     python -m tests.world --only timm peft      those whose names contain one of these
     python -m tests.world --jobs 2              so many processes beside each other
     python -m tests.world --ways model step     some of model, captured, step, dynamo: prints, writes nothing
+    python -m tests.world --verdicts            are they eager's bits? Times nothing settled, writes nothing
     python -m tests.world --table               docs/world.md anew from what is in docs/world; runs nothing
 
 Ends with 1 if a case is not eager's, bit for bit, one of gradc's ways.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import dataclasses
 import importlib
 import importlib.metadata
 import json
@@ -40,23 +42,33 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one case, one way")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
+    parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    is_wrong = False
-    for case, ways in results(() if options.table else chosen(options.only), options.ways, options.timeout, options.jobs):
+    is_wrong, how = False, How(options.timeout, not options.verdicts)
+    is_written = len(options.ways) == len(WAYS) and how.is_timed
+    for case, ways in results(() if options.table else chosen(options.only), options.ways, how, options.jobs):
         is_wrong |= any(ways[way].verdict is not Verdict.BITWISE for way in DOCUMENTED_WAYS if way in ways)
-        if len(ways) == len(WAYS):
+        if is_written:
             table.write(case, table.Record(title(case), versions(case), ways))
-    if options.table or len(options.ways) == len(WAYS):
+    if options.table or is_written:
         records = {path.stem: table.read(path) for path in sorted(table.RECORDS.glob("*.json"))}
         (table.DOCS / "world.md").write_text(table.page(records))
     return int(is_wrong)
 
 
-def results(names: Sequence[str], ways: Sequence[str], timeout: float, jobs: int) -> Iterator[tuple[str, dict[str, Result]]]:
+@dataclasses.dataclass(frozen=True)
+class How:
+    """``timeout``: seconds for one case, one way. ``is_timed``: its settled steps, too."""
+
+    timeout: float
+    is_timed: bool = True
+
+
+def results(names: Sequence[str], ways: Sequence[str], how: How, jobs: int) -> Iterator[tuple[str, dict[str, Result]]]:
     """Each case with its results, as soon as it has been trained each way."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        begun = {case: {way: pool.submit(in_a_process, case, way, timeout) for way in ways} for case in names}
+        begun = {case: {way: pool.submit(in_a_process, case, way, how) for way in ways} for case in names}
         for case in names:
             yield case, {way: running.result() for way, running in begun[case].items()}
 
@@ -66,11 +78,12 @@ def chosen(parts: list[str]) -> list[str]:
     return [name for name in names if any(part in name for part in parts)]
 
 
-def in_a_process(case: str, way: str, timeout: float) -> Result:
+def in_a_process(case: str, way: str, how: How) -> Result:
     """One case, one way, and what became of its process."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "result.json")
-        code, said = _run([sys.executable, "-m", "tests.world.harness.run", case, way, str(path)], timeout)
+        asked = [case, way, str(path), *([] if how.is_timed else ["--verdict"])]
+        code, said = _run([sys.executable, "-m", "tests.world.harness.run", *asked], how.timeout)
         if path.exists():
             result = table.result_of(json.loads(path.read_text()))
         else:
@@ -88,8 +101,10 @@ def _run(command: list[str], timeout: float) -> tuple[int | None, str]:
     try:
         said, _ = process.communicate(timeout=timeout)
         return process.returncode, said
-    except subprocess.TimeoutExpired:
+    except BaseException as error:  # an interrupt, too: it has a session of its own, and would go on
         os.killpg(process.pid, signal.SIGKILL)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         return None, process.communicate()[0]
 
 

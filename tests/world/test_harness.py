@@ -11,7 +11,7 @@ from torch import nn
 import gradc
 from gradc.backends import lookup_backend
 from tests.compilers import GRADC, Compiler
-from tests.world.__main__ import _run, results
+from tests.world.__main__ import How, _run, results
 from tests.world.harness import settling
 from tests.world.harness.run import Result, Verdict, run
 from tests.world.harness.settling import Settled, settle
@@ -36,6 +36,12 @@ def test_a_small_model_is_eagers_each_way(way):
     assert result.verdict is Verdict.BITWISE, result.differences
     assert result.num_graphs > 0 and result.ratio > 0
     assert not result.fallbacks
+
+
+def test_where_the_verdict_is_all_nothing_settled_is_timed():
+    result = run(small, WAYS["model"], is_timed=False)
+    assert result.verdict is Verdict.BITWISE and result.first_s > 0
+    assert result.ratio is None and result.settled is None
 
 
 def test_a_backend_that_perturbs_is_seen():
@@ -116,8 +122,8 @@ def test_what_never_settles_is_not_waited_for(monkeypatch):
 
 
 def test_what_is_over_the_bars_is_said():
-    slow = Result(Verdict.BITWISE, first_eager_s=0.4, first_s=5.5, ratio=1.25)
-    fine = Result(Verdict.BITWISE, first_eager_s=0.6, first_s=5.5, ratio=1.05)
+    slow = Result(Verdict.BITWISE, first_eager_s=0.4, first_s=5.5, settled=Settled(9, True), ratio=1.25)
+    fine = Result(Verdict.BITWISE, first_eager_s=0.6, first_s=5.5, settled=Settled(9, True), ratio=1.05)
     shown = page({"case": Record("A case", {}, {"model": slow, "captured": fine, "dynamo": fine})})
     assert "- A case, model: a settled step takes 1.25 of eager's." in shown
     assert "- A case, model: the first step takes 5.5 s. Dynamo alone: 5.5 s." in shown
@@ -125,6 +131,6 @@ def test_what_is_over_the_bars_is_said():
 
 
 def test_results_come_case_by_case_however_many_processes_there_are(monkeypatch):
-    monkeypatch.setattr("tests.world.__main__.in_a_process", lambda case, way, timeout: f"{case} {way}")
+    monkeypatch.setattr("tests.world.__main__.in_a_process", lambda case, way, how: f"{case} {way}")
     expected = [(case, {way: f"{case} {way}" for way in ("model", "step")}) for case in "abc"]
-    assert list(results("abc", ("model", "step"), 1.0, jobs=2)) == expected
+    assert list(results("abc", ("model", "step"), How(1.0), jobs=2)) == expected

@@ -1,6 +1,7 @@
 """Train one case one way, in this process: is each step the same bits as eager's, and how long does it take?
 
-    run: (case, Way) -> Result              python -m tests.world.harness.run CASE WAY FILE   writes it as JSON
+    run: (case, Way) -> Result              python -m tests.world.harness.run CASE WAY FILE   writes it as JSON; --verdict at
+                                        the end: nothing is timed but the first step
 
 Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the compiled one
 goes on until it is settled (see tests.world.harness.settling), and then the two in turns, a step each, for the settled ratio.
@@ -96,7 +97,7 @@ class Trained:
     trace: str = ""
 
 
-def run(make: Callable[[Way], Training], way: Way) -> Result:
+def run(make: Callable[[Way], Training], way: Way, is_timed: bool = True) -> Result:
     """See the module's docstring."""
     eager, again = train(make, EAGERLY), train(make, EAGERLY)
     if eager.trace:
@@ -116,7 +117,7 @@ def run(make: Callable[[Way], Training], way: Way) -> Result:
         first_s=compiled.first_s,
         **_counted(way),
     )
-    return result if raised else _timed_settled(result, eager, compiled, way)
+    return result if raised or not is_timed else _timed_settled(result, eager, compiled, way)
 
 
 def _counted(way: Way) -> dict[str, Any]:
@@ -220,12 +221,12 @@ def _in_quiet() -> Iterator[None]:
         yield
 
 
-def main(case: str, way: str, path: str) -> None:
+def main(case: str, way: str, path: str, verdict: str = "") -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     declare_missing_ops()
     with _in_quiet():
-        result = run(importlib.import_module(f"tests.world.cases.{case}").make, WAYS[way])
+        result = run(importlib.import_module(f"tests.world.cases.{case}").make, WAYS[way], is_timed=not verdict)
     pathlib.Path(path).write_text(json.dumps(dataclasses.asdict(result)))
 
 

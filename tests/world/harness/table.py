@@ -45,6 +45,7 @@ The bars: a settled step takes at most {MOST_RATIO} of eager's, a first step at 
 {MOST_FIRST_S:.0f} s, whichever is more.
 """
 COLUMNS = ["case", *DOCUMENTED_WAYS, "Dynamo", "graphs", "first step: eager", "Dynamo", *DOCUMENTED_WAYS]
+WAYS_TIMED = ("dynamo", *DOCUMENTED_WAYS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +92,9 @@ def _verdicts(records: dict[str, Record]) -> list[str]:
     for record in records.values():
         of = collections.defaultdict(lambda: Result(Verdict.CRASHED), record.ways)
         verdicts = [_verdict(of[way]) for way in (*DOCUMENTED_WAYS, "dynamo")]
-        times = [of["model"].first_eager_s, *(of[way].first_s for way in ("dynamo", *DOCUMENTED_WAYS))]
+        times = [_seconds(of["model"], of["model"].first_eager_s), *(_seconds(of[way], of[way].first_s) for way in WAYS_TIMED)]
         ratios, settled = [_ratio(of[way]) for way in DOCUMENTED_WAYS], " / ".join(_settled(of[way]) for way in DOCUMENTED_WAYS)
-        cells = [*verdicts, str(of["model"].num_graphs), *(f"{seconds:.1f}" for seconds in times), *ratios, settled]
+        cells = [*verdicts, str(of["model"].num_graphs), *times, *ratios, settled]
         rows.append(f"| {record.title} | {' | '.join(cells)} |")
     return [*rows, ""]
 
@@ -102,8 +103,12 @@ def _verdict(result: Result) -> str:
     return f"{result.verdict} ({result.num_differences})" if result.verdict is Verdict.DIFFERS else str(result.verdict)
 
 
+def _seconds(result: Result, seconds: float) -> str:
+    return f"{seconds:.1f}" if result.settled is not None else ""  # or they were taken otherwise, or not at all
+
+
 def _ratio(result: Result) -> str:
-    if result.ratio is None:
+    if result.ratio is None or result.settled is None:
         return ""
     return f"{result.ratio:.2f} (eager)" if result.chosen.get(Arm.EAGER.value) else f"{result.ratio:.2f}"
 
@@ -120,6 +125,8 @@ def _over(records: dict[str, Record]) -> list[str]:
     for record in records.values():
         for way in (way for way in DOCUMENTED_WAYS if way in record.ways):
             result = record.ways[way]
+            if result.settled is None:
+                continue
             if result.ratio is not None and result.ratio > MOST_RATIO:
                 found.append(f"- {record.title}, {way}: a settled step takes {result.ratio:.2f} of eager's.")
             if result.first_s > max(MOST_FIRSTS * result.first_eager_s, MOST_FIRST_S):
