@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gradc import garbage
 from gradc.capture.capture import capture
 from gradc.capture.recording import Captured
@@ -56,6 +58,7 @@ def record(session: Session, walk: Walk) -> Sequence[Any]:
     return results
 
 
+@torch.compiler.disable  # inside of a compiled step Dynamo would try each function of sympy's that tracing calls
 def _general(session: Session, walk: Walk) -> General | None:
     """A trace for all sizes, where sizes have changed or are said to be dynamic."""
     met, dynamic = session.met_of(walk), session.dynamic
@@ -70,6 +73,7 @@ def _general(session: Session, walk: Walk) -> General | None:
         return None
 
 
+@torch.compiler.disable
 def _keep(session: Session, walk: Walk, captured: Captured, before: _Before) -> None:
     """Keep a recording for these sizes, one for all if there is, and what is worth knowing when other sizes come.
 

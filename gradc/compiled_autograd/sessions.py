@@ -11,6 +11,8 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gradc import native
 from gradc.capture.recording import Boundary, EngineState
 from gradc.compiled_autograd.compilers import lower_with
@@ -109,6 +111,7 @@ class Session:
         known = self.met_of(walk)
         return known is not None and known.num_refusals >= MAX_REFUSALS
 
+    @torch.compiler.disable  # what tracing calls is nothing for Dynamo to look at
     def _prove(self, walk: Walk) -> Recording | None:
         """The recording that serves these sizes too, though they are new; None if there is none."""
         recording = self.recordings.find(walk, False)

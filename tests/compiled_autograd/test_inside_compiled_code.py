@@ -11,6 +11,7 @@ from torch import nn
 import gradc
 from gradc import native
 from gradc.bits import same_bits
+from gradc.journal import Uncompiled, listening
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -57,3 +58,19 @@ def test_what_consists_of_segments() -> None:
     assert not ask((compiled * 2,)) and not ask((compiled, weight.exp()))
     assert not ask((gradc.compile(lambda x: x.cos())(weight.exp()),))
     assert not ask((torch.autograd.graph.get_gradient_edge(compiled),))
+
+
+def test_what_gradc_traces_there_is_nothing_for_dynamo() -> None:
+    """Sizes that change are traced with sympy, whose functions were each tried, and counted as in no graph. Found in MACE."""
+    weight = torch.ones(4, requires_grad=True)
+
+    @gradc.compile
+    def step(x: torch.Tensor) -> None:
+        between_graphs((x * weight).tanh()).sum().backward()
+
+    with listening() as events:
+        for size in (3, 5, 6, 7):
+            step(torch.ones(size, 4))
+    assert gradc.counters["compiled_autograd"]["made dynamic"] == 1
+    places = [str(event.what.where) for event in events if isinstance(event.what, Uncompiled)]
+    assert places and not [place for place in places if "test_inside_compiled_code" not in place]
