@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import torch
 
 from tests.peers.behaviours import BEHAVIOURS, WAYS
+from tests.peers.custom_ops import custom_ops
 from tests.peers.gradients import gradients
 from tests.peers.optimizers import optimizers
 from tests.peers.refused import refused
@@ -34,7 +35,13 @@ def behaviours(only: str) -> Iterator[Verdict]:
             yield Verdict(f"{one.about}: {one.name} under {way.name}", report.differences, tuple(report.fallbacks))
 
 
-SUITES = {"behaviours": behaviours, "optimizers": optimizers, "refused": refused, "gradients": gradients}
+SUITES = {
+    "behaviours": behaviours,
+    "custom_ops": custom_ops,
+    "optimizers": optimizers,
+    "refused": refused,
+    "gradients": gradients,
+}
 
 
 def main() -> int:

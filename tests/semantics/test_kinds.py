@@ -142,7 +142,7 @@ def test_sparse_input(compile, a, x):
     return y
 
 
-@case("nested tensors", leaf(3, 6), leaf(5, 6), fallback="tensor subclass", min_graphs=0)
+@case("nested tensors", leaf(3, 6), leaf(5, 6), min_graphs=0)
 def test_nested_tensor(compile, x, w):
     nested = torch.nested.as_nested_tensor([x, w], layout=torch.jagged)
     y = compile(lambda n: torch.sin(n) * 2)(nested)
@@ -150,7 +150,7 @@ def test_nested_tensor(compile, x, w):
     return y.values()
 
 
-@case("subclasses", leaf(4, 6), leaf(4, 6), fallback="tensor subclass", min_graphs=0)
+@case("subclasses", leaf(4, 6), leaf(4, 6), min_graphs=0)
 def test_two_tensor(compile, x, w):
     both = TwoTensor(x.detach(), w.detach()).requires_grad_()
     y = compile(lambda t: torch.sin(t) * 2)(both)
