@@ -82,7 +82,10 @@ def _nothing_else(shadow: Shadow) -> Shadow:
 def watch(outputs: Sequence[Output], inputs: Sequence[Input], first_number: int, shadow: Shadow) -> None:
     """Compare each backward pass through the nodes that were made from ``first_number`` on."""
     inside = nodes_between([output.edge[0] for output in outputs], first_number)
-    _Watch(shadow).add(outputs, cut_at_casts(outputs, inputs, inside), inside)
+    known = cut_at_casts(outputs, inputs, inside)
+    for _ in range(len(inputs) - len(known)):
+        shadow.leave_out("gradient of a weight that is cast by autocast and otherwise")
+    _Watch(shadow).add(outputs, known, inside)
 
 
 class _Watch:

@@ -68,21 +68,29 @@ def lead_to_one_another(edges: Iterable[Edge]) -> bool:
 
 
 def cut_at_casts(outputs: Sequence[Output], inputs: Sequence[Input], inside: list[Any]) -> list[Input]:
-    """Autocast's copies of weights serve other calls, too: what arrives at a copy is compared, not what leaves it."""
+    """Autocast's copies of weights serve other calls, too: what arrives at a copy is compared, not what leaves it.
+
+    A weight that the user casts besides is left out.
+    """
     if not any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         return list(inputs)
     live = _casts(inside)
     eager = _casts(nodes_between([output.eager.grad_fn for output in outputs], 0))
     return [
-        dataclasses.replace(given, edge=(live[given.edge[0]], 0), eager=(eager[given.eager[0]], 0))
+        dataclasses.replace(given, edge=(live[given.edge[0]][0], 0), eager=(eager[given.eager[0]][0], 0))
         if given.edge[0] in live and given.eager[0] in eager
         else given
         for given in inputs
+        if len(eager.get(given.eager[0], [])) <= 1  # else one is the user's own, and nobody can tell which
     ]
 
 
-def _casts(nodes: Iterable[Any]) -> dict[Any, Any]:
-    return {node.next_functions[0][0]: node for node in nodes if node.name() == _CAST}
+def _casts(nodes: Iterable[Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for node in nodes:
+        if node.name() == _CAST:
+            found.setdefault(node.next_functions[0][0], []).append(node)
+    return found
 
 
 def by_node(edges: Iterable[tuple[Edge, int]]) -> dict[Any, list[tuple[int, int]]]:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from gradc.ambient import unsupported_mode
+from gradc.config import config
 from gradc.errors import DifferenceWarning, FallbackError
 from gradc.journal import count, fallback, num_compiled
 from gradc.shadow import process
@@ -142,7 +143,9 @@ class _Verifier:
             if (mine.grad_fn, mine.output_nr) not in known
         ]
         run.release_results()
-        if inputs and outputs:
+        if config.backward_pass_autocast != "ambient":
+            _leave_out("a backward under another autocast than eager's")
+        elif inputs and outputs:
             watch(outputs, inputs, first_number, Shadow(process.settings, run.again, self._judge_backward, _leave_out))
 
     def _judge_backward(self, found: list[str]) -> None:

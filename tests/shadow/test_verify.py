@@ -416,6 +416,24 @@ def test_nothing_is_kept_of_a_step_that_is_over():
     assert is_gone() is None
 
 
+def test_a_weight_that_the_user_casts_beside_autocast_is_no_difference():
+    x, w = torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = gradc.compile(lambda x: (x.bfloat16() @ w.bfloat16()).tanh() + x @ w, options=VERIFY)(x)
+    y.float().sum().backward()
+    reason = "left out: gradient of a weight that is cast by autocast and otherwise"
+    assert counted() == {"calls": 1, reason: 1}
+
+
+def test_a_backward_that_is_set_to_another_autocast_than_eager_s_is_no_difference():
+    x, w = leaves(3, 3)
+    with gradc.config.patch(backward_pass_autocast="off"):
+        y = gradc.compile(lambda x, w: (x @ w).sin(), options=VERIFY)(x, w)
+        with torch.autocast("cpu", torch.bfloat16):
+            y.sum().backward()
+    assert "differences" not in counted()
+
+
 def test_off_it_is_not_there(monkeypatch):
     def unwanted(*_: Any) -> None:
         raise AssertionError("verified")

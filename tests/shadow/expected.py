@@ -1,0 +1,28 @@
+"""The tests that fail under shadow mode, though nothing is wrong: what they look at is what it does. Each with the reason."""
+
+from __future__ import annotations
+
+_KEEPS = "what is verified lives, with its copies, until the backward that frees its graph, or the collector comes"
+_WATCHES = "hooks watch the nodes: gradients are then not accumulated, added up or written over by the nodes themselves"
+_TIMES = "what is verified is not timed"
+_LOOKS = "looking at all that a call can come to has torch make a class that it makes when first asked for"
+
+EXPECTED = {
+    "tests/semantics/test_saved_tensors.py::test_inputs_not_kept_alive": _KEEPS,
+    "tests/torch_private/test_backward_passes.py::test_what_a_node_keeps_dies_with_it_under_anomaly_mode": _KEEPS,
+    "tests/nodes/test_shared_leaves.py::test_peak_memory_is_eagers": _KEEPS,
+    "tests/nodes/test_accumulate.py::test_unwatched_leaves_do_not_go_through_the_engine": _WATCHES,
+    "tests/nodes/test_key.py::test_gradients_of_one_leaf_that_are_added_up": _WATCHES,
+    "tests/nodes/test_layouts_of_sums.py::test_second_order": _WATCHES,
+    "tests/nodes/test_layouts_of_sums.py::test_a_hook_returns_it": _WATCHES,
+    "tests/frontend/test_pays.py::test_a_module_trains_as_in_eager_through_the_trial_and_behind_it": _TIMES,
+    "tests/frontend/test_pays.py::test_a_step_that_runs_backward_itself": _TIMES,
+    "tests/frontend/test_pays.py::test_checkpoint_around_what_is_slower": _TIMES,
+    "tests/frontend/test_pays.py::test_explain_says_what_was_chosen": _TIMES,
+    "tests/frontend/test_pays.py::test_explain_times_a_step_where_asked": _TIMES,
+    "tests/frontend/test_pays.py::test_a_function_passes_for_what_was_compiled_wherever_that_is_looked_at": _TIMES,
+    "tests/torch_private/test_process_effects.py::test_only_what_a_patch_names_is_changed": _LOOKS,
+}
+
+# Faults of gradc's own: shadow mode tells them, and gives eager's result.
+ON_PURPOSE = ("tests/frontend/test_failures.py::test_a_fault_of_gradc_s_own_is_told",)
