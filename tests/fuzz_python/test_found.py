@@ -189,6 +189,16 @@ FOUND = {
         return x.sin(), words, frozenset(words)
         """
     ),
+    "a mapping proxy is written into": program(
+        """
+        settings = types.MappingProxyType({"a": a})
+        try:
+            settings["b"] = 1
+        except TypeError as error:
+            return x * settings["a"], str(error), list(settings)
+        return x
+        """
+    ),
 }  # fmt: skip
 
 

@@ -184,3 +184,16 @@ def test_a_switch_of_its_kernels_is_noticed():
         return found
 
     check(step, leaf(9, 8, 16))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_lstm_without_gradients_has_eagers_bits(mode: Any) -> None:
+    """oneDNN's kernel asks whether gradients are enabled, and calculates one sequence otherwise then."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        torch.manual_seed(0)
+        lstm = nn.LSTM(4, 3, batch_first=True)
+        with mode():
+            return compile(lambda x: lstm(x)[0])(x)
+
+    check(step, leaf(1, 3, 4), allow_fallback=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 from torch._dynamo import utils
@@ -10,7 +11,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.dicts import DunderDictVariable
+from torch._dynamo.variables.dicts import DunderDictVariable, MappingProxyVariable
 from torch._dynamo.variables.functions import UserFunctionVariable, WrapperUserFunctionVariable
 from torch._dynamo.variables.misc import WeakRefVariable
 from torch._dynamo.variables.user_defined import OrderedDictVariable, UserDefinedClassVariable, UserDefinedObjectVariable
@@ -24,6 +25,8 @@ _PLAIN = (bool, str, "bool", "str")  # as transformers asks what is installed, i
 
 def keep_effects_of_python(is_ours: IsOurs) -> Patch:
     """End the graph at a call of ``functools.lru_cache``'s, leave code with ``weakref.ref`` alone, guard what is looked for.
+
+    Code that writes into a ``MappingProxyType`` is left alone, too.
 
     A cached function that says it returns a bool or a str is asked while tracing, if its arguments are constants and its cache
     keeps everything: later calls would have been given the same. What torch caches is a matter of torch's.
@@ -78,10 +81,20 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
 
         return init
 
+    def make_proxy(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if not hasattr(types.MappingProxyType, name) and is_ours(tx.output.compiler_fn):
+                end_graph("write into a mapping proxy", "Python raises.", skip_frame=True)
+            return original(self, tx, name, *args, **kwargs)
+
+        return call
+
     return Patch(
         "keep_effects_of_python",
         "Dynamo looks through caches, and forgets the order of a dictionary, and that an attribute was not there yet.",
         (
+            Replace(MappingProxyVariable, "call_method", make_proxy),
             Replace(WrapperUserFunctionVariable, "call_function", make_cached),
             Replace(OrderedDictVariable, "call_method", make_moved),
             Replace(UserFunctionVariable, "call_obj_hasattr", make_hasattr),

@@ -2,7 +2,8 @@
 
 By itself Dynamo ends its graphs at these modules; that is one of its settings, see ``settings``. Here is what still ends a
 graph: a packed sequence, whose sizes are values of a tensor; sizes that are symbols, each value of which would be compiled
-anew; and more steps than are worth the time to trace them. All of it is counted, and runs in torch's own loop.
+anew; an LSTM without gradients, of which oneDNN's kernel makes something else; and more steps than are worth the time to trace
+them. All of it is counted, and runs in torch's own loop.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def _reason_to_end(op: Any, args: Sequence[Any]) -> str:
         return "packed sequence"
     if has_symbolic_sizes(examples):
         return "recurrence over sizes that change"
-    is_long = _num_steps(examples[0], args) > _MAX_STEPS and not _is_one_kernel(op, examples[0], args)
+    is_one_kernel = _is_one_kernel(op, examples[0], args)
+    if is_one_kernel and not torch.is_grad_enabled():  # kernels of Programs run with gradients enabled
+        return "LSTM without gradients"
+    is_long = _num_steps(examples[0], args) > _MAX_STEPS and not is_one_kernel
     return "recurrence of many steps" if is_long else ""
 
 
