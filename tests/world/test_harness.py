@@ -126,7 +126,7 @@ def test_what_is_over_the_bars_is_said():
     fine = Result(Verdict.BITWISE, first_eager_s=0.6, first_s=5.5, settled=Settled(9, True), ratio=1.05)
     shown = page({"case": Record("A case", {}, {"model": slow, "captured": fine, "dynamo": fine})})
     assert "- A case, model: a settled step takes 1.25 of eager's." in shown
-    assert "- A case, model: the first step takes 5.5 s. Dynamo alone: 5.5 s." in shown
+    assert "- A case, model: the first step takes 5.5 s. Dynamo alone: 5.5 s." in shown and "Not timed" not in shown
     assert "A case, captured" not in shown
 
 
@@ -134,3 +134,9 @@ def test_results_come_case_by_case_however_many_processes_there_are(monkeypatch)
     monkeypatch.setattr("tests.world.__main__.in_a_process", lambda case, way, how: f"{case} {way}")
     expected = [(case, {way: f"{case} {way}" for way in ("model", "step")}) for case in "abc"]
     assert list(results("abc", ("model", "step"), How(1.0), jobs=2)) == expected
+
+
+def test_what_was_not_timed_is_not_said_to_be_within_the_bars():
+    untimed = Result(Verdict.BITWISE, first_eager_s=0.1, first_s=9.0)
+    shown = page({"case": Record("A case", {}, {"model": untimed, "captured": untimed})})
+    assert "Not timed: 2 of 2 trainings.\n\nNothing of what was timed." in shown

@@ -120,8 +120,11 @@ def _settled(result: Result) -> str:
 
 
 def _over(records: dict[str, Record]) -> list[str]:
-    """What is over the bars, one sentence each."""
-    found = []
+    """What is over the bars, one sentence each, and how much was not timed, of which nothing can be said."""
+    found: list[str] = []
+    results = [record.ways[way] for record in records.values() for way in DOCUMENTED_WAYS if way in record.ways]
+    num_untimed = sum(result.settled is None for result in results)
+    untimed = [f"Not timed: {num_untimed} of {len(results)} trainings.", ""] if num_untimed else []
     for record in records.values():
         for way in (way for way in DOCUMENTED_WAYS if way in record.ways):
             result = record.ways[way]
@@ -131,7 +134,8 @@ def _over(records: dict[str, Record]) -> list[str]:
                 found.append(f"- {record.title}, {way}: a settled step takes {result.ratio:.2f} of eager's.")
             if result.first_s > max(MOST_FIRSTS * result.first_eager_s, MOST_FIRST_S):
                 found.append(f"- {record.title}, {way}: the first step takes {result.first_s:.1f} s.{_by_dynamo(record)}")
-    return ["## Over the bars", "", *(found or ["Nothing."]), ""]
+    nothing = ["Nothing of what was timed."] if num_untimed else ["Nothing."]
+    return ["## Over the bars", "", *untimed, *(found or nothing), ""]
 
 
 def _by_dynamo(record: Record) -> str:
