@@ -22,6 +22,7 @@ from tests.peers.custom_ops import custom_ops
 from tests.peers.gradients import gradients
 from tests.peers.optimizers import optimizers
 from tests.peers.refused import refused
+from tests.peers.transforms import transforms
 from tests.peers.verdict import Verdict
 
 
@@ -41,6 +42,7 @@ SUITES = {
     "optimizers": optimizers,
     "refused": refused,
     "gradients": gradients,
+    "transforms": transforms,
 }
 
 

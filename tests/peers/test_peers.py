@@ -9,6 +9,7 @@ from tests.peers.gradients import gradients
 from tests.peers.optimizers import optimizers
 from tests.peers.refused import refused
 from tests.peers.registry import Behaviour
+from tests.peers.transforms import transforms
 from tests.peers.user_ops import parts, pick, scaled, times
 
 PART = [(one, way) for number, one in enumerate(BEHAVIOURS) for offset, way in enumerate(WAYS) if number % 8 == offset]
@@ -28,6 +29,7 @@ def test_names_are_given_once() -> None:
     ("suite", "only", "at_least"),
     [
         (custom_ops, "Sort", 4),
+        (transforms, "bmm", 2),
         (optimizers, "SGD 1 ", 3),
         (optimizers, "Rprop 0 ", 2),
         (refused, "narrow", 3),
