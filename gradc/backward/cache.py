@@ -101,7 +101,7 @@ class BackwardCache:
         self._derivatives: BoundedCache[tuple[int, BackwardKey, History], _Derivative | Fallback] = BoundedCache(
             MAX_COMPILED, tape.lock
         )
-        self._in_turn = InTurn(tape, self._compile_in_turn, MAX_COMPILED)
+        self._in_turn = InTurn(tape, MAX_COMPILED)
         cut = lambda tape: build_region(tape, name, is_split_at_leaves).segments
         self._specialized = Specialized(CutTape(tape, segments), tape.retrace, cut, name)
 
@@ -192,7 +192,7 @@ class BackwardCache:
             try:
                 if mode := unsupported_mode():
                     raise UnsupportedError(f"{mode} during backward")
-                return self._in_turn.run(key_of(segment, tangents, needed, stealable), call)
+                return self._in_turn.run(key_of(segment, tangents, needed, stealable), call, self._compile_in_turn)
             except UnsupportedError as error:
                 reason = Fallback(error.kind, error.detail, error.where)
             fallback(reason.kind, reason.detail, reason.where, fullgraph=self.settings.fullgraph)

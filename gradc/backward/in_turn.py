@@ -1,6 +1,6 @@
 """The backward of a segment whose saved tensors hooks packed: each is unpacked where the node that saved it runs.
 
-    InTurn(tape, compile, capacity): run(BackwardKey, HookedCall) -> one gradient or None per exit
+    InTurn(tape, capacity): run(BackwardKey, HookedCall, compile) -> one gradient or None per exit
 
 Hooks may give back what is laid out otherwise than what they packed. The first call with a key finds out, and the backward is
 compiled for that, too.
@@ -67,16 +67,16 @@ class _Seen:
 
 
 class InTurn:
-    """See the module's docstring. ``compile`` returns the reason where it cannot."""
+    """See the module's docstring. ``compile`` returns the reason where it cannot; it is not kept, since it keeps this."""
 
-    def __init__(self, tape: Tape, compile: Compile, capacity: int) -> None:
-        self._tape, self._compile = tape, compile
+    def __init__(self, tape: Tape, capacity: int) -> None:
+        self._tape = tape
         self._seen: BoundedCache[tuple[int, BackwardKey], _Seen] = BoundedCache(capacity, tape.lock)
         self._compiled: BoundedCache[tuple[int, BackwardKey, Layouts], tuple[Backward, Run] | Fallback] = BoundedCache(
             capacity, tape.lock
         )
 
-    def run(self, key: BackwardKey, call: HookedCall) -> list[Any]:
+    def run(self, key: BackwardKey, call: HookedCall, compile: Compile) -> list[Any]:
         """See the module's docstring.
 
         Raises:
@@ -85,16 +85,16 @@ class InTurn:
         seen = self._seen.get((call.segment.number, key), _Seen)
         call.unpacked.keeps = not seen.is_sure
         try:
-            grads = self._run(key, call, seen.layouts)
+            grads = self._run(key, call, compile, seen.layouts)
         except _OtherLayoutError:
             call.unpacked.keeps, seen.is_sure = True, False
-            seen.layouts = self._layouts_of(key, call, seen.layouts)
-            grads = self._run(key, call, seen.layouts)
+            seen.layouts = self._layouts_of(key, call, compile, seen.layouts)
+            grads = self._run(key, call, compile, seen.layouts)
         seen.is_sure = True
         return grads
 
-    def _run(self, key: BackwardKey, call: HookedCall, layouts: Layouts) -> list[Any]:
-        backward, run = self._compiled_for(key, call.segment, layouts)
+    def _run(self, key: BackwardKey, call: HookedCall, compile: Compile, layouts: Layouts) -> list[Any]:
+        backward, run = self._compiled_for(key, call.segment, compile, layouts)
         expected = dict(layouts)
 
         def give(position: int) -> torch.Tensor:
@@ -109,15 +109,15 @@ class InTurn:
             grads[position] = torch.ops.aten.alias.default(grads[position])
         return grads
 
-    def _compiled_for(self, key: BackwardKey, segment: Segment, layouts: Layouts) -> tuple[Backward, Run]:
-        found = self._compiled.get((segment.number, key, layouts), lambda: self._compile(segment, key, layouts))
+    def _compiled_for(self, key: BackwardKey, segment: Segment, compile: Compile, layouts: Layouts) -> tuple[Backward, Run]:
+        found = self._compiled.get((segment.number, key, layouts), lambda: compile(segment, key, layouts))
         if isinstance(found, Fallback):
             raise UnsupportedError(found.kind, found.detail, found.where)
         return found
 
-    def _layouts_of(self, key: BackwardKey, call: HookedCall, layouts: Layouts) -> Layouts:
+    def _layouts_of(self, key: BackwardKey, call: HookedCall, compile: Compile, layouts: Layouts) -> Layouts:
         """What the hooks give back now, where that is not as it was packed."""
-        backward, _ = self._compiled_for(key, call.segment, layouts)
+        backward, _ = self._compiled_for(key, call.segment, compile, layouts)
         found = []
         for position in backward.saved:
             tensor = call.unpacked(position)
