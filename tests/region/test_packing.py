@@ -230,3 +230,15 @@ def test_what_is_compiled_is_kept() -> None:
         return gradc.counters["aot"]["backward_compiles"]
 
     assert run() == run() > 0
+
+
+@pytest.mark.parametrize("unpack", [lambda t: 3, lambda t: t.view(7, 5), lambda t: t.numpy(), lambda t: t[0, 0, 0]])
+def test_unpack_hook_that_is_wrong(unpack: Any) -> None:
+    """The error is eager's, class and words."""
+
+    def step(compile: Any, x: Tensor) -> None:
+        with saved_tensors_hooks(lambda t: t.detach(), unpack):
+            y = compile(lambda x: x.sin().exp())(x)
+        y.sum().backward()
+
+    check(step, leaf(4, 8), compare_messages=True)
