@@ -71,6 +71,7 @@ class InTurn:
 
     def __init__(self, tape: Tape, capacity: int) -> None:
         self._tape = tape
+        self._packed: dict[int, TensorMeta | None] = {}  # number of a saved tensor -> its layout
         self._seen: BoundedCache[tuple[int, BackwardKey], _Seen] = BoundedCache(capacity, tape.lock)
         self._compiled: BoundedCache[tuple[int, BackwardKey, Layouts], tuple[Backward, Run] | Fallback] = BoundedCache(
             capacity, tape.lock
@@ -132,8 +133,13 @@ class InTurn:
         """``expected`` is None for what was packed."""
         if call.segment.saved[position] in call.segment.on_ctx:
             return True
-        expected = expected or tensor_meta(self._fake_of(position, call))
+        expected = expected or self._packed_meta(call.segment.saved[position])
         return expected is not None and is_alike(expected, tensor, call.sizes)
+
+    def _packed_meta(self, index: int) -> TensorMeta | None:
+        if index not in self._packed:  # to ask a fake tensor takes 50 us
+            self._packed[index] = tensor_meta(self._tape.saved[index].fake)
+        return self._packed[index]
 
     def _fake_of(self, position: int, call: HookedCall) -> torch.Tensor:
         return self._tape.saved[call.segment.saved[position]].fake
