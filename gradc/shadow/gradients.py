@@ -141,9 +141,11 @@ class _Watch:
         if (current := self.passes.get(task_id())) is not None:
             for place, number in places:
                 if (grad := grads[place]) is not None:
-                    current.tangents[number] = with_history(grad)
-                    if grad.requires_grad:
-                        current.entered[number] = gradient_edge(grad)
+                    edge = gradient_edge(grad) if grad.requires_grad else None
+                    twin = next((other for other, entered in current.entered.items() if entered == edge), None)
+                    current.tangents[number] = with_history(grad) if twin is None else current.tangents[twin]
+                    if edge is not None:
+                        current.entered[number] = edge
             current.ran.add(current_autograd_node())
             current.reached.update(output.edge[0] for output in self.outputs if will_run(output.edge[0]))
             for number, given in enumerate(self.inputs):

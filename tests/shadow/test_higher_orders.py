@@ -85,6 +85,15 @@ def test_what_the_gradient_that_came_in_gets_is_verified():
     assert v.grad is not None
 
 
+def test_one_gradient_that_comes_in_at_two_outputs_gets_what_both_send_it():
+    x, w = leaves(3)
+    v = torch.ones(3, requires_grad=True)
+    outs = gradc.compile(lambda x, w: (x.exp() * w, x * w), options=VERIFY)(x, w)
+    first = torch.autograd.grad(outs, (x, w), (v, v), create_graph=True)
+    sum(grad.sum() for grad in first).backward()
+    assert "differences" not in counted()
+
+
 def test_a_bit_in_the_backward_of_a_backward_is_found():
     perturbing_from("one_bit_of_the_second_order", 3)  # forward, backward with a history, its backward
     with pytest.warns(DifferenceWarning, match=r"gradient of [xw]: element"):
