@@ -16,6 +16,14 @@ from setuptools import Extension, setup
 
 SOURCES = sorted(glob.glob("gradc/**/csrc/*.cpp", recursive=True) + ["gradc/bindings/module.cpp"])
 HEADERS = sorted(glob.glob("gradc/**/csrc/*.h", recursive=True))
+# Torch's headers take six seconds for each unit that is compiled, so a unit holds the sources of several rooms: of about equal length.
+UNITS = {
+    "capture": ["bindings", "csrc", "capture", "frontend", "tape"],
+    "executor": ["executor"],
+    "region": ["optim", "region"],
+    "walk": ["nodes", "replay", "walk"],
+}
+UNITS_FOLDER = os.path.join("build", "units")
 OPTIMIZED = ["-O3", "-g0"]
 SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 SANITIZERS = {
@@ -46,6 +54,24 @@ def sanitizers() -> list[str]:
     return SANITIZERS.get(asked, [])
 
 
+def write_units() -> list[str]:
+    """Write the units of ``UNITS``, where they are not as they should be already: a file that is not touched is not compiled."""
+    os.makedirs(UNITS_FOLDER, exist_ok=True)
+    rooms = {room: unit for unit, rooms in UNITS.items() for room in rooms}
+    texts = dict.fromkeys(UNITS, "")
+    for source in SOURCES:
+        _, room, *_ = source.split(os.sep)
+        texts[rooms[room]] += f'#include "{os.path.relpath(source, "gradc")}"\n'
+    return [_write_if_changed(os.path.join(UNITS_FOLDER, f"{unit}.cpp"), text) for unit, text in texts.items()]
+
+
+def _write_if_changed(path: str, text: str) -> str:
+    if not os.path.exists(path) or open(path).read() != text:
+        with open(path, "w") as file:
+            file.write(text)
+    return path
+
+
 def extension() -> Extension:
     from torch.utils import cpp_extension
 
@@ -54,8 +80,8 @@ def extension() -> Extension:
     headers = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     return Extension(
         "gradc._C",
-        SOURCES,
-        depends=HEADERS,
+        write_units(),
+        depends=[*SOURCES, *HEADERS],
         language="c++",
         extra_compile_args=[
             *([*SANITIZED, *sanitize] if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",

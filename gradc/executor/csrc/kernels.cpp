@@ -84,10 +84,10 @@ std::string full_name() {
   return overload.empty() ? name : name + "." + overload;
 }
 
-using Table = std::unordered_map<std::string, Kernel>;
+using KernelTable = std::unordered_map<std::string, Kernel>;
 
 template <class... Ops>
-Table table_of() {
+KernelTable table_of() {
   return {{full_name<Ops>(), &call<Ops>}...};
 }
 
@@ -98,11 +98,11 @@ struct Pair {
 };
 
 template <class... Pairs>
-Table out_table_of() {
+KernelTable out_table_of() {
   return {{full_name<typename Pairs::Op>(), &call_out<typename Pairs::Op, typename Pairs::Out>}...};
 }
 
-Table make_table() {
+KernelTable make_kernel_table() {
   namespace ops = at::_ops;
   return table_of<
       // products
@@ -131,7 +131,7 @@ Table make_table() {
 }
 
 // Only ops whose out= variant has a CPU kernel of its own: many others compute a result and copy it.
-Table make_out_table() {
+KernelTable make_out_table() {
   namespace ops = at::_ops;
   return out_table_of<
       Pair<ops::mm, ops::mm_out>, Pair<ops::addmm, ops::addmm_out>, Pair<ops::bmm, ops::bmm_out>,
@@ -150,12 +150,12 @@ Table make_out_table() {
       Pair<ops::_log_softmax_backward_data, ops::_log_softmax_backward_data_out>, Pair<ops::cat, ops::cat_out>>();
 }
 
-const Table& out_table() {
-  static const Table table = make_out_table();
+const KernelTable& out_table() {
+  static const KernelTable table = make_out_table();
   return table;
 }
 
-Kernel look_up(const Table& table, const std::string& op) {
+Kernel look_up(const KernelTable& table, const std::string& op) {
   const auto found = table.find(op);
   return found == table.end() ? nullptr : found->second;
 }
@@ -172,7 +172,7 @@ bool pays_out_variant(const Plan& plan, const Step& step) {
 } // namespace
 
 Kernel find_kernel(const std::string& op) {
-  static const Table table = make_table();
+  static const KernelTable table = make_kernel_table();
   return look_up(table, op);
 }
 

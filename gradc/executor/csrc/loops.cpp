@@ -127,16 +127,16 @@ Loops bool_loops(std::string_view parameters, Loop loop) {
   return {parameters, true, false, nullptr, nullptr, loop};
 }
 
-using Table = std::unordered_map<std::string_view, Loops>;
+using LoopTable = std::unordered_map<std::string_view, Loops>;
 
 template <class F>
-void add_comparison(Table& table, std::string_view with_number, std::string_view with_tensor) {
+void add_comparison(LoopTable& table, std::string_view with_number, std::string_view with_tensor) {
   table[with_number] = number_loops<F>("TN", true);
   table[with_tensor] = binary_loops<F>("Tt", true);
 }
 
-Table make_table() {
-  Table table{
+LoopTable make_loop_table() {
+  LoopTable table{
       {"aten::add.Tensor", binary_loops<Add>("Tt1")},
       {"aten::sub.Tensor", binary_loops<Sub>("Tt1")},
       {"aten::mul.Tensor", binary_loops<Mul>("Tt")},
@@ -175,7 +175,7 @@ Table make_table() {
 } // namespace
 
 const Loops* find_loops(std::string_view op) {
-  static const Table table = make_table();
+  static const LoopTable table = make_loop_table();
   std::string name(op);
   const size_t end = std::min(name.find('.'), name.size());
   if (name[end - 1] == '_') {

@@ -16,7 +16,7 @@
 namespace gradc {
 namespace {
 
-constexpr int64_t width = 8;  // channels at a time
+constexpr int64_t num_channels = 8;  // channels at a time
 constexpr int max_threads = 2; // with more, ATen's together are faster than this one
 
 using Floats = float __attribute__((vector_size(16)));
@@ -37,7 +37,7 @@ struct Norm {
   float *out, *mean, *invstd;
 };
 
-// Sums of `width` channels, or of the squares of their distances to `means`.
+// Sums of `num_channels` channels, or of the squares of their distances to `means`.
 template <bool of_squares>
 GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, const Shape& shape) {
   Floats mean[2];
@@ -61,16 +61,16 @@ GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, 
 
 // `mean`, and in place of `invstd` the sums of squares.
 void collect(const Norm& norm, const Shape& shape) {
-  double sums[width];
-  for (int64_t next = 0; next < shape.channels; next += width) {
-    const int64_t first = std::min(next, shape.channels - width); // the last ones may be added up twice
+  double sums[num_channels];
+  for (int64_t next = 0; next < shape.channels; next += num_channels) {
+    const int64_t first = std::min(next, shape.channels - num_channels); // the last ones may be added up twice
     const float* in = norm.in + first * shape.pixels;
     float* mean = norm.mean + first;
-    const float zeros[width] = {};
+    const float zeros[num_channels] = {};
     sum_channels<false>(sums, in, zeros, shape);
-    std::transform(sums, sums + width, mean, [&](double sum) { return static_cast<float>(sum / shape.count()); });
+    std::transform(sums, sums + num_channels, mean, [&](double sum) { return static_cast<float>(sum / shape.count()); });
     sum_channels<true>(sums, in, mean, shape);
-    std::copy_n(sums, width, norm.invstd + first);
+    std::copy_n(sums, num_channels, norm.invstd + first);
   }
 }
 
@@ -180,7 +180,7 @@ Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& o
     return nullptr;
   }
   const Meta* in = contiguous_floats(plan, step.operands[0].index);
-  if (!in || in->sizes.size() < 3 || in->sizes[1] < width || shape_of(*in).pixels < 2 || shape_of(*in).images < 1) {
+  if (!in || in->sizes.size() < 3 || in->sizes[1] < num_channels || shape_of(*in).pixels < 2 || shape_of(*in).images < 1) {
     return nullptr;
   }
   const auto fits = [&](Index slot, const std::vector<int64_t>& sizes) {

@@ -12,9 +12,9 @@
 namespace gradc {
 namespace {
 
-constexpr int64_t max_elements = 32768; // beyond, ATen may use several threads, each with a cascade of its own
+constexpr int64_t most_elements = 32768; // beyond, ATen may use several threads, each with a cascade of its own
 constexpr int num_levels = 4;
-constexpr int64_t width = 16; // columns at a time
+constexpr int64_t num_columns = 16; // columns at a time
 
 // ATen takes as many columns at a time as fill four vector registers, and adds up what is left in another order.
 template <class T>
@@ -30,11 +30,11 @@ int level_power(int64_t rows) {
 }
 
 template <class T>
-using Levels = std::array<std::array<T, width>, num_levels>;
+using Levels = std::array<std::array<T, num_columns>, num_levels>;
 
 template <class T>
-void add(std::array<T, width>& sums, const T* row) {
-  for (int64_t column = 0; column < width; ++column) {
+void add(std::array<T, num_columns>& sums, const T* row) {
+  for (int64_t column = 0; column < num_columns; ++column) {
     sums[column] += row[column];
   }
 }
@@ -62,13 +62,13 @@ void sum_columns(T* out, const T* in, int64_t rows, int64_t stride, int power) {
   for (int level = 1; level < num_levels; ++level) {
     add(levels[0], levels[level].data());
   }
-  std::copy_n(levels[0].begin(), width, out);
+  std::copy_n(levels[0].begin(), num_columns, out);
 }
 
 template <class T>
 void sum_rows(T* out, const T* in, int64_t rows, int64_t columns) {
   const int power = level_power(rows);
-  for (int64_t column = 0; column < columns; column += width) {
+  for (int64_t column = 0; column < columns; column += num_columns) {
     sum_columns(out + column, in + column, rows, columns, power);
   }
 }
@@ -116,7 +116,7 @@ Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op
   }
   const Meta& in = *plan.metas[step.operands[0].index];
   const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
-      in.sizes[0] * in.sizes[1] <= max_elements;
+      in.sizes[0] * in.sizes[1] <= most_elements;
   if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
     return nullptr;
   }

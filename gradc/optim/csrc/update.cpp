@@ -78,7 +78,7 @@ void sqrt(const Block<T>& block) {
 }
 
 template <class T, bool is_fused>
-void call(UpdateOp op, const Block<T>& block) {
+void run_op(UpdateOp op, const Block<T>& block) {
   switch (op) {
     case UpdateOp::neg:
       return neg<T, is_fused>(block);
@@ -131,7 +131,7 @@ void update_range(
     const auto at = [&values](int32_t position) -> T* { return position < 0 ? nullptr : values[position]; };
     for (const auto& [op, out, a, b, c, number] : operations) {
       const T value = number < 0 ? T(1) : static_cast<T>(numbers[number]);
-      call<T, is_fused>(op, {at(out), at(a), at(b), at(c), value, std::min(block_size, end - start)});
+      run_op<T, is_fused>(op, {at(out), at(a), at(b), at(c), value, std::min(block_size, end - start)});
     }
   }
 }

@@ -10,7 +10,7 @@ namespace gradc {
 
 namespace {
 
-using Words = std::vector<std::pair<std::string, std::string>>;
+using Facts = std::vector<std::pair<std::string, std::string>>;
 
 std::string edges_in_words(const Walk& walk, const edge_list& edges) {
   std::vector<std::string> words;
@@ -63,8 +63,8 @@ std::string tensor_in_words(const Walk& walk, size_t number) {
 
 } // namespace
 
-Words in_words(const Walk& walk) {
-  Words words = in_words(walk.ambient);
+Facts in_words(const Walk& walk) {
+  Facts words = in_words(walk.ambient);
   words.emplace_back("asked for", asked_in_words(walk.request));
   words.emplace_back("roots", edges_in_words(walk, walk.request.roots));
   words.emplace_back("inputs=", edges_in_words(walk, walk.request.outputs));
