@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml setup.py $(CSRC)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "venv: torch 2.13.0, the CPU build (200 MB)"
 	@$(PIP) torch==2.13.0 "setuptools>=77" wheel ninja
-	@echo "venv: gradc, with its C++ extension (two minutes of compiling on two cores), and what demo and tests need"
+	@echo "venv: gradc, with its C++ extension (a minute of compiling on two cores), and what demo and tests need"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e ".[demo,dev]"
 	@touch $@
 	@$(BIN)/gradc env

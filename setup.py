@@ -10,20 +10,21 @@ torch, hence ``pip install --no-build-isolation -e .``.
 
 import glob
 import os
+import pathlib
 import shutil
 
 from setuptools import Extension, setup
 
 SOURCES = sorted(glob.glob("gradc/**/csrc/*.cpp", recursive=True) + ["gradc/bindings/module.cpp"])
 HEADERS = sorted(glob.glob("gradc/**/csrc/*.h", recursive=True))
-# Torch's headers take six seconds for each unit that is compiled, so a unit holds the sources of several rooms: of about equal length.
+# What is compiled at once: the sources of some rooms. Torch's headers take six seconds for each unit, so there are few.
 UNITS = {
     "capture": ["bindings", "csrc", "capture", "frontend", "tape"],
     "executor": ["executor"],
     "region": ["optim", "region"],
     "walk": ["nodes", "replay", "walk"],
 }
-UNITS_FOLDER = os.path.join("build", "units")
+FOLDER_OF_UNITS = pathlib.Path("build", "units")
 OPTIMIZED = ["-O3", "-g0"]
 SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 SANITIZERS = {
@@ -55,21 +56,18 @@ def sanitizers() -> list[str]:
 
 
 def write_units() -> list[str]:
-    """Write the units of ``UNITS``, where they are not as they should be already: a file that is not touched is not compiled."""
-    os.makedirs(UNITS_FOLDER, exist_ok=True)
-    rooms = {room: unit for unit, rooms in UNITS.items() for room in rooms}
-    texts = dict.fromkeys(UNITS, "")
-    for source in SOURCES:
-        _, room, *_ = source.split(os.sep)
-        texts[rooms[room]] += f'#include "{os.path.relpath(source, "gradc")}"\n'
-    return [_write_if_changed(os.path.join(UNITS_FOLDER, f"{unit}.cpp"), text) for unit, text in texts.items()]
-
-
-def _write_if_changed(path: str, text: str) -> str:
-    if not os.path.exists(path) or open(path).read() != text:
-        with open(path, "w") as file:
-            file.write(text)
-    return path
+    """Write the units of ``UNITS``, but for those that are as they should be: what is not touched is not compiled again."""
+    unit_of = {room: unit for unit, rooms in UNITS.items() for room in rooms}
+    included = dict.fromkeys(UNITS, "")
+    for source in map(pathlib.Path, SOURCES):
+        path = source.relative_to("gradc")
+        included[unit_of[path.parts[0]]] += f'#include "{path.as_posix()}"\n'
+    FOLDER_OF_UNITS.mkdir(parents=True, exist_ok=True)
+    for unit, text in included.items():
+        file = FOLDER_OF_UNITS / f"{unit}.cpp"
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+    return [str(FOLDER_OF_UNITS / f"{unit}.cpp") for unit in UNITS]
 
 
 def extension() -> Extension:
