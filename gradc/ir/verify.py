@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gradc.ambient import AutocastState, autocast_state, set_autocast
+from gradc.ambient import AutocastState, autocast_set_to, set_autocast
 from gradc.config import is_set
 from gradc.errors import InternalError
 from gradc.ir.builder import PHANTOM
@@ -202,16 +202,11 @@ def _check_metadata(program: Program) -> None:
     if program.symbols or any(isinstance(value, Sym) for value in _numbers(program)):
         return
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    before = autocast_state()
-    with without_dispatch_modes(), torch.no_grad(), mode:
-        try:
-            set_autocast(AutocastState())
-            values = {slot: _fake(program.slots[slot].meta) for slot in program.inputs}
-            values |= {slot: _fake(tensor_meta(tensor)) for slot, tensor in program.constants.items()}
-            for index, instruction in enumerate(program.instructions):
-                _check_results(program, instruction, index, values)
-        finally:
-            set_autocast(before)
+    with without_dispatch_modes(), torch.no_grad(), mode, autocast_set_to(AutocastState()):
+        values = {slot: _fake(program.slots[slot].meta) for slot in program.inputs}
+        values |= {slot: _fake(tensor_meta(tensor)) for slot, tensor in program.constants.items()}
+        for index, instruction in enumerate(program.instructions):
+            _check_results(program, instruction, index, values)
 
 
 def _numbers(program: Program) -> Iterator[Any]:

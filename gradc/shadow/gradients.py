@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradc._C import sum_so_far
+from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.bits import same_bits
 from gradc.shadow.arrivals import Arrivals, Edge, difference
@@ -156,7 +156,7 @@ class _Watch:
         if (current := self.passes.get(task_id())) is not None and current.is_differentiable:
             node = current_autograd_node()
             if not isinstance(node, torch.autograd.function.BackwardCFunction):  # they take nothing out of the engine's buffers
-                current.before = {place: sum_so_far(node, place) for place, _ in places}
+                current.before = {place: _sum_so_far(node, place) for place, _ in places}
 
     def _note_arrivals(self, places: list[tuple[int, int]], grads: Sequence[Tensor | None], _: Any) -> None:
         if (current := self.passes.get(task_id())) is None:
@@ -166,7 +166,7 @@ class _Watch:
         for place, number in places:
             if (grad := grads[place]) is not None:
                 had = before.get(place) if number not in taken else None
-                is_taken = had is not None and sum_so_far(current_autograd_node(), place) is None
+                is_taken = had is not None and _sum_so_far(current_autograd_node(), place) is None
                 current.arrived.setdefault(number, Arrivals()).add(grad, had, is_taken)
                 taken.add(number)
 
@@ -264,3 +264,8 @@ def _replace(current: _Pass, grad: Tensor, seen: Tensor) -> Tensor:
 
 def _are_batched(grads: Sequence[Tensor | None]) -> bool:
     return any(grad is not None and is_batched(grad) for grad in grads)
+
+
+def _sum_so_far(node: Any, position: int) -> Tensor | None:
+    """What of a gradient has come to ``node`` and is not handed on yet; only the extension's segments take it over."""
+    return native.extension.sum_so_far(node, position) if native.is_built() else None
