@@ -40,7 +40,7 @@ from gradc.tape.record import record_with_floats
 from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_view
 from gradc.torch_private.dynamo import guard_weight, tracing_context
-from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode
+from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode, is_fake
 from gradc.torch_private.subclasses import runs_code_of_its_own
 
 _KNOWN_ERRORS = {
@@ -72,7 +72,7 @@ def compile_region(
 
 def _refuse_what_eager_must_run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     for value in inputs:
-        if runs_code_of_its_own(value):
+        if runs_code_of_its_own(value) or is_fake(value):  # fake ones come from DDP, which cuts graphs up
             raise UnsupportedError("tensor subclass", type(value).__name__)
     if reason := unsupported_mode():
         raise UnsupportedError(reason)
