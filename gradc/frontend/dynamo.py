@@ -31,6 +31,7 @@ from gradc.options import DEFAULTS, CompileOptions
 from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
+from gradc.torch_private.dynamo import code_of
 from gradc.torch_private.modes import without_functions_of_subclasses
 from gradc.torch_private.subclasses import is_subclass
 
@@ -79,12 +80,11 @@ def __getattr__(name: str) -> Any:
 
 def _as_captured(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph itself. What a subclass of tensors makes of a call's results is not part of it: Dynamo's bytecode does that."""
-    if not any(map(is_subclass, inputs)):
-        return modes_kept_on_error()(graph.forward)
+    as_data = without_functions_of_subclasses if any(map(is_subclass, inputs)) else contextlib.nullcontext
 
     def run(*inputs: Any) -> Any:
-        with modes_kept_on_error(), without_functions_of_subclasses():
-            return graph.forward(*inputs)
+        with modes_kept_on_error(), as_data():
+            return code_of(graph)(*inputs)
 
     return run
 

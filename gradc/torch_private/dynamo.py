@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._guards import TracingContext
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 _STANDS_FOR = "_gradc_stands_for"
 
@@ -38,6 +39,12 @@ class Uncompiled:
 def tracing_context() -> TracingContext | None:
     """Dynamo's context of the compilation that is going on in this thread."""
     return TracingContext.try_get()
+
+
+def code_of(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The graph's own Python, made when it is asked for first. Called as a module, a graph prints the errors that it raises."""
+    _LazyGraphModule.force_recompile(graph)
+    return graph.forward
 
 
 def guard_weight(placeholder: torch.fx.Node, is_weight: bool) -> None:

@@ -58,3 +58,16 @@ def test_undone_it_is_as_before(heard: list[logging.LogRecord]) -> None:
     patch.undo()
     assert not patch.is_applied and len(LOG.filters) == before - 1
     patch.apply()
+
+
+def test_an_error_of_the_program_s_own_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """A graph that runs eagerly was called as a module, and torch.fx printed the error before it came out."""
+
+    def f(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            y = x * 2
+        return y @ weight
+
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        gradc.compile(f)(torch.ones(2, 2), torch.ones(2, 2, requires_grad=True))
+    assert capfd.readouterr().err == ""
