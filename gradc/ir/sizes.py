@@ -9,8 +9,12 @@ import dataclasses
 import math
 from typing import Any
 
+import torch
+
 from gradc.ir.text import symbolic
 from gradc.ir.values import Sym
+
+_NAMES = {"math": math, "torch": torch}  # what the text of an expression reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,4 +28,4 @@ class Sizes:
 
     def __call__(self, value: Any) -> Any:
         """A number of the tape's in this call: itself, or what the expression comes to."""
-        return value.kind(eval(symbolic(value.expr), {"math": math, **self.values})) if isinstance(value, Sym) else value
+        return value.kind(eval(symbolic(value.expr), {**_NAMES, **self.values})) if isinstance(value, Sym) else value

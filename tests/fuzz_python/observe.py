@@ -109,7 +109,7 @@ class Look:
             self.seen[path] = value if isinstance(value, bool | int | float | complex) else repr(value)
             return
         first, _ = self._met.setdefault(id(value), (path, value))
-        if first != path:
+        if first != path and not isinstance(value, tuple):  # whether constant tuples are one is Python's own affair
             self.seen[path] = f"is {first}" if isinstance(value, _SHARED) else f"like {type(value).__name__}"
             return
         if isinstance(value, torch.Tensor):

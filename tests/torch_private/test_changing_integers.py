@@ -61,6 +61,16 @@ def test_under_fullgraph_the_integer_is_a_constant() -> None:
     check(step, leaf(3))
 
 
+def test_a_number_that_is_calculated_of_a_symbol_is_returned() -> None:
+    """``math.floor(n * 0.3)`` of a symbol reads torch.sym_float, which was not there."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        call = compile(lambda x, number: (x * 2, math.floor(number * 0.3), math.ceil(number / 7)), dynamic=True)
+        return [call(x, number) for number in (2, 5, 11)]
+
+    check(step, leaf(3))
+
+
 class Warming(nn.Module):
     """Counts its calls, and calculates with the count: as a number, in floats, as a size, and in what it returns."""
 
