@@ -64,6 +64,7 @@ def patches() -> Patches:
             dynamo.leave_broken_autocast_blocks_to_python(is_ours),
             dynamo.take_changing_floats(is_ours, takes_floats),
             dynamo.take_changing_integers(is_ours),
+            dynamo.guard_where_functions_raise(is_ours),
             dynamo.take_data_of_subclasses(is_ours),
             dynamo.leave_calculated_floats_to_python(),
             dynamo.leave_closed(is_ours),

@@ -145,3 +145,18 @@ def test_a_wrapper_whose_ops_return_plain_tensors(wrapper, is_made_inside):
         return y
 
     check(step, oracle_leaf(4), oracle_leaf(4), allow_fallback=True)
+
+
+def test_an_index_that_is_out_of_range_is_eagers_error() -> None:
+    """Dynamo's own list raised, in its own words, and past the user's except."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        def asked(x: torch.Tensor) -> Any:
+            try:
+                return x * x.shape[0]
+            except IndexError as error:
+                return x * 2, str(error)
+
+        return compile(asked)(x), compile(lambda x: x * (x.sin() * 2).shape[1])(x)
+
+    check(step, lambda: torch.tensor(1.0), allow_fallback=True, compare_messages=True)

@@ -25,6 +25,7 @@ from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.partial_functions import guard_where_functions_raise
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
@@ -52,6 +53,7 @@ __all__ = [
     "compile_within_budgets",
     "compiled_as_the_caller",
     "guard_module_hooks",
+    "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_marks_of_functions",
     "keep_ops_whole",

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
-from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError
+from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, TorchDynamoException, TorchRuntimeError
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from gradc.errors import is_passing
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 FAILED = "tracing failed"
+_BREAKDOWNS = (AssertionError, BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError)
+_FROM_CODE = "\n\nfrom user code:\n"  # what Dynamo adds to errors that come out of its own code, an IndexError say
 
 
 def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], None]) -> Patch:
@@ -32,8 +34,10 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, frame, *args, **kwargs)
-            except (AssertionError, BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError) as error:
+            except Exception as error:
                 if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
+                    raise
+                if not _is_breakdown(error):
                     raise
                 passing = _passing_cause(error)
                 if isinstance(error, BackendCompilerFailed) and passing is None:
@@ -54,6 +58,11 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         "A program that runs in eager must not raise because Dynamo breaks down over it.",
         (Replace(ConvertFrame, "__call__", make),),
     )
+
+
+def _is_breakdown(error: Exception) -> bool:
+    is_of_dynamos_code = not isinstance(error, TorchDynamoException) and _FROM_CODE in str(error)
+    return isinstance(error, _BREAKDOWNS) or is_of_dynamos_code
 
 
 def _passing_cause(error: BaseException) -> BaseException | None:
