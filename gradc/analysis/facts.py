@@ -40,10 +40,11 @@ class Facts:
         slot = self.tape.slot_of(tensor)
         return [] if slot is None else [self.tape.program.instructions[number] for number in self._writes_into(slot)]
 
-    def write_before(self, slot: int) -> Instruction | None:
-        """The first call that writes into the memory of the tensor in ``slot`` before another makes that tensor."""
+    def write_before(self, slot: int, made: int | None = None) -> Instruction | None:
+        """The first call that writes into the memory of ``slot`` before another makes it, or makes the tensor in ``made``."""
         first = next(iter(self._writes_into(slot)), None)
-        return self.tape.program.instructions[first] if first is not None and first < self._made_by[slot] else None
+        end = self._made_by[slot if made is None else made]
+        return self.tape.program.instructions[first] if first is not None and first < end else None
 
     def is_made_of_inference(self, out: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
         """True if what makes ``out``, out of inference mode, reads inference tensors alone; ``given``: such inputs."""

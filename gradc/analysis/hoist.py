@@ -17,6 +17,7 @@ import torch
 from gradc.analysis.detours import HoistedInput, with_detours
 from gradc.analysis.facts import Facts, Use
 from gradc.analysis.views_of_arguments import views_of_arguments
+from gradc.errors import UnsupportedError
 from gradc.ir.metadata import tensor_meta
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Slot
@@ -57,11 +58,19 @@ def hoist(tape: Tape, facts: Facts) -> Hoisted:
 
 
 def _weight_casts(facts: Facts) -> list[HoistedInput]:
-    """Autocast's copies of weights, made through autocast's cache: it outlives the region, so other code may share the copy."""
+    """Autocast's copies of weights, made through autocast's cache: it outlives the region, so other code may share the copy.
+
+    Raises:
+        UnsupportedError: for a weight that is written into before: at the region's beginning its copy is another.
+    """
     found = []
     tape, weights = facts.tape, facts.tape.weights
     for slot, position in tape.casts.items():
         if weights[position]:
+            weight = tape.primals[position].fake
+            written = tape.slot_of(weight) if weight is not None else None
+            if written is not None and (write := facts.write_before(written, slot)):
+                raise UnsupportedError("weight written into before autocast casts it", tape.primals[position].name, write.where)
             fake = tape.tensor_of(slot)
             name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
             found.append(HoistedInput(Primal(name, fake, edge_of(fake), position, Cast(fake.dtype)), slot))

@@ -158,3 +158,38 @@ def test_copy(has_extension, monkeypatch):
     with autocast(enabled=False):
         assert cached_cast(weight, torch.bfloat16).dtype == torch.bfloat16
         assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_weight_that_is_written_into_before_it_is_cast():
+    """The copy was taken when the region began: an average of weights that the function itself updates came a call late."""
+
+    def step(compile, x, weight, average):
+        def f(x):
+            with torch.no_grad():
+                average.mul_(0.9).add_(weight, alpha=0.1)
+            return F.linear(x.relu(), average)
+
+        compiled = compile(f)
+        with autocast():
+            results = [compiled(x) for _ in range(3)]
+        return results, torch.autograd.grad(results[-1].float().sum(), average)
+
+    report = check(step, leaf(3, 4), leaf(4, 4), leaf(4, 4), allow_fallback=True)
+    assert report.fallbacks == {"weight written into before autocast casts it": 3}
+
+
+def test_a_weight_that_is_written_into_after_it_was_cast():
+    """Eager goes on with the old copy."""
+
+    def step(compile, x, weight):
+        def f(x):
+            before = F.linear(x, weight)
+            with torch.no_grad():
+                weight.mul_(0.5)
+            return before, F.linear(x.relu(), weight)
+
+        compiled = compile(f)
+        with autocast():
+            return compiled(x), compiled(x)
+
+    check(step, leaf(3, 4), leaf(4, 4))
