@@ -59,7 +59,7 @@ class Config:
             ``"same_as_forward"``: what was active where the region's forward ran.
             ``"off"``: none. A dict of ``torch.autocast`` arguments, or a list of them: exactly those.
             The value in force when a region is compiled stays with the region.
-        compile_seconds: how many seconds gradc may compile one function or module at a stretch (default 4.0, also
+        compile_seconds: how many seconds gradc may compile one function or module at a stretch (default 3.0, also
             ``GRADC_COMPILE_SECONDS``), of what the thread computes. A tenth of the time that passes between compilations is
             added, up to that. What comes when nothing is left runs eagerly, counted as
             ``counters["uncompiled"]["compile budget"]``, until there is more. None (``GRADC_COMPILE_SECONDS=none``): no limit;
@@ -249,7 +249,7 @@ def is_set(variable: str, unset: str = "0") -> bool:
 
 DEFAULTS: dict[str, Any] = {
     "backward_pass_autocast": "ambient",
-    "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 4.0),
+    "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 3.0),
     "compare_with_eager": is_set("GRADC_COMPARE_WITH_EAGER", "1"),
     "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
     "verify": number_set("GRADC_VERIFY_CALLS"),
