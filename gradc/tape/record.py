@@ -49,7 +49,7 @@ _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
 _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: [{} {}]{} is at version "
     "{}; expected version {} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
-    "gradient, with torch.autograd.set_detect_anomaly(True)."
+    "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False)."
 )
 
 

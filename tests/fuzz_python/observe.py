@@ -34,6 +34,7 @@ from tests.observe import ambient_state, copy_of, traits_of
 NAME = "fuzzed_program"
 _DYNAMOS = re.compile(r"__|_\d+_c\d+$")  # names that Dynamo puts into a module
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, types.ModuleType)
+_VERSIONS = re.compile(r"is at version \d+; expected version \d+")  # a region's are those of its first call: see the note
 _SHARED = (list, dict, set, collections.deque, torch.Tensor, np.ndarray)  # of these it counts which are the same
 
 
@@ -88,7 +89,7 @@ class Recorder:
                 failed = _differentiate([tensor for path, tensor in look.tensors if path.startswith("result")])
                 look.see("given", (args, kwargs))
                 look.see("module", {name: value for name, value in self.space.items() if not _DYNAMOS.match(name)})
-        look.seen["printed"], look.seen["error of backward"] = out.getvalue(), failed
+        look.seen["printed"], look.seen["error of backward"] = out.getvalue(), _VERSIONS.sub("", failed)
         look.seen["warned"] = [(one.category.__name__, str(one.message).split("\n")[0]) for one in warned]
         look.seen |= ambient_state()
         raised = "" if error is None else f"{type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
+from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
@@ -55,6 +56,7 @@ __all__ = [
     "guard_module_hooks",
     "guard_where_functions_raise",
     "keep_effects_of_python",
+    "keep_functions_compiled",
     "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_the_order_of_sets",
