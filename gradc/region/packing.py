@@ -33,6 +33,8 @@ def why_not_packed(tape: Tape, pack: Callable[[torch.Tensor], Any], unpack: Call
         return "saved tensor modified in place inside the region"  # of what a hook packed torch checks no version
     if tape.inner_gradients or any(saved.fake.layout is not torch.strided for saved in tape.saved):
         return "saved-tensors hooks"  # a gradient inside unpacks inside
+    if tape.symints or any(tape.tensor_of(slot).requires_grad for call in tape.program.instructions for slot in call.writes):
+        return "saved-tensors hooks"  # the next call had the sizes of this one; nodes that are made anew ask in another order
     return "" if is_pure(pack) and is_pure(unpack) else "saved-tensors hooks"
 
 
