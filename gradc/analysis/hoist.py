@@ -67,12 +67,11 @@ def _weight_casts(facts: Facts) -> list[HoistedInput]:
     tape, weights = facts.tape, facts.tape.weights
     for slot, position in tape.casts.items():
         if weights[position]:
-            weight = tape.primals[position].fake
-            written = tape.slot_of(weight) if weight is not None else None
+            fake, weight = tape.tensor_of(slot), tape.primals[position]
+            written = tape.slot_of(weight.fake) if weight.fake is not None else None
             if written is not None and (write := facts.write_before(written, slot)):
-                raise UnsupportedError("weight written into before autocast casts it", tape.primals[position].name, write.where)
-            fake = tape.tensor_of(slot)
-            name = f"{tape.primals[position].name} in {str(fake.dtype).split('.')[1]}"
+                raise UnsupportedError("weight written into before autocast casts it", weight.name, write.where)
+            name = f"{weight.name} in {str(fake.dtype).split('.')[1]}"
             found.append(HoistedInput(Primal(name, fake, edge_of(fake), position, Cast(fake.dtype)), slot))
     return found
 

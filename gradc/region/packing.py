@@ -2,7 +2,7 @@
 
     packing_program: (Hoisted, Returned, segments, number of outputs' values) -> Program
     packed_numbers:  segments -> numbers of the saved tensors, in the order in which live nodes ask for them
-    why_not_packed:  (Tape, pack, unpack) -> the reason why eager has to run the call, or ""
+    why_never_packed: Tape -> the reason why eager has to run each such call, or "" if that hangs on the hooks
 
 Eager calls ``pack`` for each tensor as it is saved, also for a node that no output leads to. See Note [Saved-tensors hooks].
 """
@@ -10,8 +10,7 @@ Eager calls ``pack`` for each tensor as it is saved, also for a node that no out
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -22,12 +21,11 @@ from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot
 from gradc.nodes.packing import PACK, pack_call
 from gradc.passes import pipeline
-from gradc.region.pure_hooks import is_pure
 from gradc.region.returned import Returned
 from gradc.tape.tape import Tape
 
 
-def why_not_packed(tape: Tape, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], Any]) -> str:
+def why_never_packed(tape: Tape) -> str:
     """See the module's docstring."""
     if any(saved.spoilt for saved in tape.saved):
         return "saved tensor modified in place inside the region"  # of what a hook packed torch checks no version
@@ -35,7 +33,7 @@ def why_not_packed(tape: Tape, pack: Callable[[torch.Tensor], Any], unpack: Call
         return "saved-tensors hooks"  # a gradient inside unpacks inside
     if tape.symints or any(tape.tensor_of(slot).requires_grad for call in tape.program.instructions for slot in call.writes):
         return "saved-tensors hooks"  # the next call had the sizes of this one; nodes that are made anew ask in another order
-    return "" if is_pure(pack) and is_pure(unpack) else "saved-tensors hooks"
+    return ""
 
 
 def packed_numbers(segments: Sequence[Segment]) -> tuple[int, ...]:

@@ -37,7 +37,8 @@ from gradc.nodes.live_call import Call
 from gradc.nodes.packing import Packing
 from gradc.passes import pipeline
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
-from gradc.region.packing import packed_numbers, packing_program, why_not_packed
+from gradc.region.packing import packed_numbers, packing_program, why_never_packed
+from gradc.region.pure_hooks import is_pure
 from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
 from gradc.tape.tape import Tape
@@ -137,10 +138,16 @@ class Region:
         parts = self.hoisted, self.segments, self.returned, self.live_order, self.backwards, self.is_split_at_leaves
         return native.extension.Region(region_spec(run, *parts)) if is_plan(run) else None
 
+    @functools.cached_property
+    def _why_never_packed(self) -> str:
+        return why_never_packed(self.tape)
+
     def why_not_packed(self) -> str:
         """Why eager has to run a call inside of the saved-tensors hooks that are in force; "" also where there are none."""
         hooks = user_hooks_on_saving()
-        return "" if hooks is None else why_not_packed(self.tape, *hooks) or ("" if self.packing else "saved-tensors hooks")
+        if hooks is None:
+            return ""
+        return self._why_never_packed or ("" if all(map(is_pure, hooks)) and self.packing else "saved-tensors hooks")
 
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt."""
@@ -192,7 +199,7 @@ class Region:
         shapes = [call.sizes(shape) for shape in self.shapes]
         assert self.native is not None
         hooks = user_hooks_on_saving()
-        if hooks is None or self.packing is None or self.why_not_packed():
+        if hooks is None or self.why_not_packed():
             return self.native(call.primals, shapes)
         with Packing(*hooks, packed_numbers(self.segments)).forward():
             return self.packing(call.primals, shapes)

@@ -9,8 +9,8 @@ import contextlib
 import functools
 from typing import Any
 
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo import config
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace

@@ -37,8 +37,9 @@ def guard_where_functions_raise(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             function = self.fn if isinstance(self, BuiltinVariable) else self.value
             if _is_partial(function) and args and is_ours(tx.output.compiler_fn):
-                _guard(function, [arg.realize() for arg in args])
-                if _is_waited_for(tx) and any(type(arg.realize()) is FloatVariable for arg in args):
+                numbers = [arg.realize() for arg in args]
+                _guard(function, numbers)
+                if any(type(number) is FloatVariable for number in numbers) and _is_waited_for(tx):
                     name = getattr(function, "__name__", str(function))
                     end_graph("function that may raise", "Python calls it inside of its try or with.", name)
             return original(self, tx, args, kwargs)
