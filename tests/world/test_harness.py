@@ -13,7 +13,7 @@ from gradc.backends import lookup_backend
 from tests.compilers import GRADC, Compiler
 from tests.world.__main__ import How, _run, results
 from tests.world.harness import settling
-from tests.world.harness.run import Result, Verdict, run
+from tests.world.harness.run import NUM_STEPS, Result, Verdict, run
 from tests.world.harness.settling import Settled, settle
 from tests.world.harness.table import Record, page, read, write
 from tests.world.harness.training import WAYS, Training, Way, loop
@@ -42,6 +42,25 @@ def test_where_the_verdict_is_all_nothing_settled_is_timed():
     result = run(small, WAYS["model"], is_timed=False)
     assert result.verdict is Verdict.BITWISE and result.first_s > 0
     assert result.ratio is None and result.settled is None
+
+
+def test_settled_steps_are_compared_with_eagers_of_the_same_number(monkeypatch):
+    made = {}
+    monkeypatch.setattr("tests.world.harness.run._ratio", lambda *args: made.update(before=dict(made)) or 1.0)
+
+    def counted(way):
+        training = small(way)
+        made[way.name] = 0
+
+        def step():
+            made[way.name] += 1
+            return training.step()
+
+        return Training(step, training.seen)
+
+    result = run(counted, WAYS["model"])
+    assert made["before"] == {"eager": result.settled.num_steps, "model": result.settled.num_steps}
+    assert result.settled.num_steps > NUM_STEPS
 
 
 def test_a_backend_that_perturbs_is_seen():

@@ -4,7 +4,8 @@
                                         the end: nothing is timed but the first step
 
 Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the compiled one
-goes on until it is settled (see tests.world.harness.settling), and then the two in turns, a step each, for the settled ratio.
+goes on until it is settled (see tests.world.harness.settling), eager follows to the same step (what is trained further may have
+more to do: a solver takes as many steps as its function asks for), and then the two in turns, a step each, for the settled ratio.
 All times are of the process, not of the wall: other processes are none of the case's doing.
 """
 
@@ -135,6 +136,8 @@ def _timed_settled(result: Result, eager: Trained, compiled: Trained, way: Way) 
     """With the ratio of settled steps, and what it is a ratio of."""
     assert eager.training is not None and compiled.training is not None
     settled = settle(lambda: _step(compiled.training, way), NUM_STEPS)
+    for _ in range(settled.num_steps - NUM_STEPS):
+        _step(eager.training, EAGERLY)
     ratio = _ratio(eager.training, compiled.training, way)
     chosen = [verdict.chosen for verdict in verdicts()]
     return dataclasses.replace(
