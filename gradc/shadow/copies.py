@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from gradc.bits import same_bits
-from gradc.shadow.world import UnverifiableError, is_stateful, post_accumulate_hooks_of
+from gradc.shadow.world import KINDS, UnverifiableError, is_stateful, post_accumulate_hooks_of
 from gradc.torch_private.autograd import is_cut_off, storage_key
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.running_twice import put_back_version, with_lazy_bits_of, without_lazy_bits
 from gradc.torch_private.transforms import is_in_transform
-
-_KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Copies:
         self._memory: dict[int, _Memory] = {}
         self._num_tensors: collections.Counter[int] = collections.Counter()
         self._num_trained: collections.Counter[int] = collections.Counter()
-        self._hooks: list[Any] = []
 
     def of(self, value: Any) -> Any:
         self._add_all(value)
@@ -100,9 +97,10 @@ class Copies:
                 yield pair.value, pair.copy, operator.eq(*writes)
 
     def release_hooks(self) -> None:
-        """Gradients are compared as they leave the call: behind that, hooks on its inputs are no part of it."""
-        for handle in self._hooks:
-            handle.remove()
+        """Gradients are compared as they leave the call: what hooks on inputs do then, its own ones too, is no part of it."""
+        for pair in self._pairs.values():
+            if isinstance(pair.value, Tensor):
+                (pair.copy._backward_hooks or {}).clear()
 
     def restore(self) -> None:
         for memory in self._memory.values():
@@ -182,9 +180,9 @@ class Copies:
         if not tensor.is_leaf:
             return
         for hook in (tensor._backward_hooks or {}).values():
-            self._hooks.append(made.register_hook(hook))
+            made.register_hook(hook)
         for hook in post_accumulate_hooks_of(tensor):
-            self._hooks.append(made.register_post_accumulate_grad_hook(hook))
+            made.register_post_accumulate_grad_hook(hook)
 
 
 def like(tensor: Tensor, storage: Any) -> Tensor:
@@ -213,7 +211,7 @@ def is_of_copies(node: Any) -> bool:
 
 
 def _refuse(tensor: Tensor) -> None:
-    if type(tensor) not in _KINDS or is_fake(tensor):
+    if type(tensor) not in KINDS or is_fake(tensor):
         raise UnverifiableError("a tensor subclass")
     if is_in_transform(tensor):
         raise UnverifiableError("a function transform")

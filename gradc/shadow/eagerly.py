@@ -72,9 +72,9 @@ class Run:
         hooks = [("hook", hook) for hook in hooks_of_all_modules()]
         return [*zip(self.names, args, strict=True), *kwargs.items(), ("", self.target), *hooks]
 
-    def differentiable(self) -> list[Tensor]:
-        """The tensors that came in and may get gradients."""
-        return [tensor for tensor in self.copies.tensors() if self.copies.leaf_of(tensor) is not None]
+    def differentiable(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors that came in and may get gradients, and what the gradients of their copies are asked for."""
+        return [(tensor, leaf) for tensor in self.copies.tensors() if (leaf := self.copies.leaf_of(tensor)) is not None]
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each once, under its first name."""
@@ -111,6 +111,14 @@ class Run:
             theirs = self.values_of_eager.get(name)
             if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.grad_fn and theirs.grad_fn:
                 yield mine, theirs
+
+    def what_views_were_taken_of(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same of what did not come out, but views of it did: who writes into a view gives that a new history."""
+        found = {}
+        for mine, theirs in self.tensors_that_came_out():
+            if mine._base is not None and theirs._base is not None and mine._base.grad_fn and theirs._base.grad_fn:
+                found[id(mine._base)] = mine._base, theirs._base
+        yield from found.values()
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor, bool]]:
         """What came in and what came out, eager's beside, and whether autograd knows of no write since."""

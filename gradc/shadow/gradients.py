@@ -84,7 +84,7 @@ def watch(outputs: Sequence[Output], inputs: Sequence[Input], first_number: int,
     inside = nodes_between([output.edge[0] for output in outputs], first_number)
     known = cut_at_casts(outputs, inputs, inside)
     for _ in range(len(inputs) - len(known)):
-        shadow.leave_out("gradient of a weight that is cast by autocast and otherwise")
+        shadow.leave_out("gradient of a weight that is cast by autocast and otherwise, or before the call")
     _Watch(shadow).add(outputs, known, inside)
 
 
@@ -140,14 +140,15 @@ class _Watch:
         """A post hook: what other hooks made of the gradients, the node has got."""
         if (current := self.passes.get(task_id())) is not None:
             for place, number in places:
-                if (grad := grads[place]) is not None:
+                if (grad := grads[place]) is not None and self.outputs[number].is_entered():
                     edge = gradient_edge(grad) if grad.requires_grad else None
                     twin = next((other for other, entered in current.entered.items() if entered == edge), None)
                     current.tangents[number] = with_history(grad) if twin is None else current.tangents[twin]
                     if edge is not None:
                         current.entered[number] = edge
             current.ran.add(current_autograd_node())
-            current.reached.update(output.edge[0] for output in self.outputs if will_run(output.edge[0]))
+            entered = [output.edge[0] for output in self.outputs if output.is_entered()]
+            current.reached.update(node for node in entered if will_run(node))
             for number, given in enumerate(self.inputs):
                 if will_run(given.edge[0]) and not self.leads_elsewhere:
                     current.arrived.setdefault(number, Arrivals())
@@ -176,8 +177,8 @@ class _Watch:
         if wanted and current.tangents:
             try:
                 grads = self.shadow.again(functools.partial(self._eager_grads, current, wanted), current.state, self.has_python)
-            except (RuntimeError, UnverifiableError) as error:
-                self._leave_out(str(error).split("\n")[0][:80], current.is_differentiable)
+            except Exception as error:  # of eager's copy: the user's own backward has run
+                self._leave_out(_in_words(error), current.is_differentiable)
                 return
             arrived = [(self.inputs[place], grad, current.arrived[place]) for place, grad in zip(wanted, grads, strict=True)]
             texts = [difference(given.name, grad, those, current.is_differentiable) for given, grad, those in arrived]
@@ -260,6 +261,11 @@ def _replace(current: _Pass, grad: Tensor, seen: Tensor) -> Tensor:
     if seen is not grad and current.is_differentiable:
         current.nested = True
     return grad
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error).split("\n")[0][:80]
+    return text if isinstance(error, RuntimeError | UnverifiableError) else f"{type(error).__name__} in eager's copy: {text}"
 
 
 def _are_batched(grads: Sequence[Tensor | None]) -> bool:

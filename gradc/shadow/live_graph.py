@@ -14,15 +14,19 @@ from gradc.shadow.copies import is_of_copies
 from gradc.torch_private.autograd import sequence_nr
 
 _CAST = "ToCopyBackward0"
-_LEAF = "AccumulateGrad"
+_LEAF = "torch::autograd::AccumulateGrad"
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """A tensor that came out of the call with a history: its edge in the live graph, and eager's."""
+    """A tensor that came out of the call with a history: its edge in the live graph, and eager's.
+
+    ``is_entered``: whether gradients come in there; asked as they come.
+    """
 
     edge: Edge
     eager: Tensor
+    is_entered: Callable[[], bool] = lambda: True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +39,19 @@ class Input:
 
 
 def nodes_between(roots: Iterable[Any], first_number: int, is_end: Callable[[Edge], bool] = lambda _: False) -> list[Any]:
-    """The nodes that were made from ``first_number`` on, up to the edges that are an end."""
+    """The nodes that were made from ``first_number`` on, up to the edges that are an end; those of leaves have no number."""
     found: dict[Any, None] = {}
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found and node.name() != _LEAF and sequence_nr(node) >= first_number:
+        if node is not None and node not in found and sequence_nr(node) >= first_number:
             found[node] = None
             waiting += [edge[0] for edge in node.next_functions if not is_end(edge)]
     return list(found)
+
+
+def is_of_a_leaf(edge: Edge) -> bool:
+    return bool(edge[0].name() == _LEAF)
 
 
 def has_python_nodes(roots: Iterable[Any]) -> bool:
@@ -70,18 +78,20 @@ def lead_to_one_another(edges: Iterable[Edge]) -> bool:
 def cut_at_casts(outputs: Sequence[Output], inputs: Sequence[Input], inside: list[Any]) -> list[Input]:
     """Autocast's copies of weights serve other calls, too: what arrives at a copy is compared, not what leaves it.
 
-    A weight that the user casts besides is left out.
+    A weight that the user casts besides is left out, and one whose copy is from before the call: eager has made another.
     """
     if not any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         return list(inputs)
     live = _casts(inside)
+    earlier = _casts({following for node in inside for following, _ in node.next_functions} - {None, *inside})
     eager = _casts(nodes_between([output.eager.grad_fn for output in outputs], 0))
     return [
         dataclasses.replace(given, edge=(live[given.edge[0]][0], 0), eager=(eager[given.eager[0]][0], 0))
         if given.edge[0] in live and given.eager[0] in eager
         else given
         for given in inputs
-        if len(eager.get(given.eager[0], [])) <= 1  # else one is the user's own, and nobody can tell which
+        if given.edge[0] not in earlier
+        and len(eager.get(given.eager[0], [])) <= 1  # else one is the user's own, and nobody can tell which
     ]
 
 

@@ -24,16 +24,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gradc.ambient import unsupported_mode
 from gradc.config import config
 from gradc.errors import DifferenceWarning, FallbackError
 from gradc.journal import count, fallback, num_compiled
 from gradc.shadow import process
+from gradc.shadow.arrivals import Edge
 from gradc.shadow.differences import differences, irreproducible, kept_values
 from gradc.shadow.eagerly import Outcome, Run, outcome_of
 from gradc.shadow.gradients import Shadow, watch
-from gradc.shadow.live_graph import Input, Output, lead_to_one_another
+from gradc.shadow.live_graph import Input, Output, is_of_a_leaf, lead_to_one_another
 from gradc.shadow.world import UnverifiableError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_inside_backward, next_sequence_nr
 from gradc.torch_private.running_twice import gradient_edge, is_inside_compiled_code, number_of_a_pass
@@ -98,8 +100,8 @@ class _Verifier:
         try:
             _refuse()
             run = Run(self.target, args, kwargs)
-            edges = _edges(run)
-            eager = _eagerly(run, edges)
+            edges = _edges_of(run)
+            eager = _eagerly(run, [pair.live for pair in edges.values()])
         except UnverifiableError as error:
             _leave_out(str(error))
             return self.compiled(*args, **kwargs)
@@ -130,17 +132,23 @@ class _Verifier:
             if name in now and not process.is_same(now[name], value):
                 yield name, f"{name}: another state than eager's"
 
-    def _watch(self, run: Run, edges: dict[int, Any], first_number: int) -> None:
+    def _watch(self, run: Run, edges: dict[int, _Edges], first_number: int) -> None:
         inputs = [
-            Input(name, edges[id(tensor)], gradient_edge(leaf))
+            Input(name, edges[id(tensor)].live, edges[id(tensor)].eager)
             for name, tensor in run.named_tensors()
-            if id(tensor) in edges and (leaf := run.copies.leaf_of(tensor)) is not None
+            if id(tensor) in edges
         ]
         known = {given.edge for given in inputs}
         outputs = [
             Output((mine.grad_fn, mine.output_nr), theirs)
             for mine, theirs in run.tensors_that_came_out()
             if (mine.grad_fn, mine.output_nr) not in known
+        ]
+        known |= {output.edge for output in outputs}
+        outputs += [
+            Output(edge, theirs, _has_been_written(mine))
+            for mine, theirs in run.what_views_were_taken_of()
+            if (edge := gradient_edge(mine)) not in known
         ]
         run.release_results()
         if config.backward_pass_autocast != "ambient":
@@ -156,7 +164,7 @@ class _Verifier:
 
     def _give_up(self, found: list[tuple[str, str]], run: Run, compiled: Outcome, edges: Any, args: Any, kwargs: Any) -> Any:
         """Eager's result, where what the compiled call has done can be undone."""
-        if _edges(run) != edges:
+        if _have_other_histories(run, edges):
             self._tell(
                 found, "This call's result is gradc's, for it wrote into tensors with a history; it runs eagerly from now on."
             )
@@ -186,6 +194,12 @@ class _Verifier:
         warnings.warn("\n".join([*lines, f"  {consequence}"]), DifferenceWarning, stacklevel=2)
 
 
+def _has_been_written(tensor: Tensor) -> Callable[[], bool]:
+    """Asks whether anybody has written into the tensor since, through whichever view."""
+    handle, version = tensor.detach(), tensor._version
+    return lambda: handle._version != version
+
+
 def _leave_out(reason: str) -> None:
     count("verified", f"left out: {reason}")
 
@@ -210,8 +224,8 @@ def _is_same(compiled: Outcome, kept: dict[str, Any], eager: Outcome, values: di
     return kept.keys() >= names.keys() and not irreproducible(kept, values, kept)
 
 
-def _eagerly(run: Run, edges: dict[int, Any]) -> Outcome:
-    if not lead_to_one_another(edges.values()):
+def _eagerly(run: Run, edges: list[Edge]) -> Outcome:
+    if not lead_to_one_another(edges):
         return run.eagerly()
     number = number_of_a_pass()
     outcome = run.eagerly()
@@ -220,11 +234,28 @@ def _eagerly(run: Run, edges: dict[int, Any]) -> Outcome:
     return outcome
 
 
-def _edges(run: Run) -> dict[int, Any]:
-    """Where the gradient of each tensor that came in goes to."""
+@dataclasses.dataclass(frozen=True)
+class _Edges:
+    """Where the gradient of a tensor that came in goes to, and that of its copy."""
+
+    live: Edge
+    eager: Edge
+
+
+def _edges_of(run: Run) -> dict[int, _Edges]:
+    """Asked for before the call, which may have a tensor require no gradient any more."""
     if torch.is_inference_mode_enabled():
         return {}
-    return {id(tensor): gradient_edge(tensor) for tensor in run.differentiable()}
+    return {id(tensor): _Edges(gradient_edge(tensor), gradient_edge(leaf)) for tensor, leaf in run.differentiable()}
+
+
+def _have_other_histories(run: Run, edges: dict[int, _Edges]) -> bool:
+    """Whether something that came in is computed otherwise now, which cannot be undone."""
+    return any(_has_other_history(tensor, edges[id(tensor)].live) for tensor, _ in run.differentiable() if id(tensor) in edges)
+
+
+def _has_other_history(tensor: Tensor, edge: Edge) -> bool:
+    return gradient_edge(tensor) != edge if tensor.requires_grad else not is_of_a_leaf(edge)
 
 
 def _ending(outcome: Outcome) -> str:

@@ -30,10 +30,12 @@ from gradc.shadow.containers import Container, Pairs, container_of, of_attribute
 
 MAX_CONTAINERS = 200_000
 _MOST = 2**40  # of numbers that are no addresses
+KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _ITERATORS: tuple[type, ...] = (itertools.count, type(iter([])), type(iter(())), type(iter(range(0))))  # that can be copied
 _CLOSED = ("torch._", "torch.jit", "torch.fx", "torch.utils.hooks", "torch.overrides", "gradc.")
 _OPEN = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, queue.Queue, threading.local)
+_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
 _HIDDEN = ("_parameters", "_buffers", "_modules")  # names that are no part of a parameter's name
 
 
@@ -95,7 +97,7 @@ class _Explorer:
     def visit(self, path: str, value: Any) -> None:
         if isinstance(value, _PLAIN) or is_stateful(value):
             self._note(path, value)
-            if isinstance(value, Tensor) and value.is_leaf:
+            if type(value) in KINDS and value.is_leaf:  # what else is a tensor may run code of its own where it is looked at
                 self._visit_what_hangs_on(path, value)
         elif isinstance(value, tuple):
             self._visit_pairs(path, enumerate(value))
@@ -134,7 +136,7 @@ class _Explorer:
             raise UnverifiableError("an open file")
         elif isinstance(value, functools._lru_cache_wrapper):
             raise UnverifiableError("functools.lru_cache")
-        elif isinstance(value, torch.jit.ScriptModule):
+        elif isinstance(value, torch.jit.ScriptModule | torch.jit.ScriptFunction):
             raise UnverifiableError("TorchScript")
         elif not isinstance(value, types.ModuleType | enum.Enum):
             self._enter_object(path, value)
@@ -173,7 +175,7 @@ class _Explorer:
         parts = {name: part for name, part in vars(kind).items() if not name.startswith("__")}
         self._enter(kind.__name__, of_attributes(kind, (name for name in parts if _is_data(parts[name]))))
         for part in vars(kind).values():
-            if isinstance(part, types.FunctionType | staticmethod | classmethod | property | functools._lru_cache_wrapper):
+            if isinstance(part, _CODE):
                 self.visit("", part)
 
     def _enter_object(self, path: str, value: Any) -> None:

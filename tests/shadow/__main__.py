@@ -76,7 +76,8 @@ def line(result: Result) -> str:
     calls, backwards = (result.tally.get(name, 0) for name in ("calls", "backwards"))
     parts = [f"{calls:5} calls {backwards:5} backwards  {result.file}"]
     parts += [f"{result.num_expected} as expected"] if result.num_expected else []
-    parts += [f"alarm: {name}" for name in result.alarms] + [f"failed: {name}" for name in result.failed]
+    for word, names in (("alarm", result.alarms), ("failed", result.failed)):
+        parts += [f"{word}: {name}" + (f" ({n} times)" if n > 1 else "") for name, n in collections.Counter(names).items()]
     parts += [] if result.is_complete else ["did not end"]
     return "  ".join(parts)
 
