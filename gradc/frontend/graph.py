@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from gradc.ir.autocast import is_cast_for
 from gradc.tape.record import TapeRecorder
 from gradc.torch_private.plain_functions import AUTOGRAD_FUNCTION
 
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}
 
 
@@ -90,12 +92,12 @@ def user_name(node: torch.fx.Node) -> str:
 
 
 def user_line(node: torch.fx.Node) -> str:
-    """``File: model.py:12 in forward, code: return self.linear(x)``, or "" where Dynamo knows none."""
+    """``File: model.py:12 in forward, code: return self.linear(x)``, or "" where Dynamo knows none. Not of torch itself."""
     trace = node.meta.get("stack_trace") or ""
     found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', trace)
     if not found:
         return ""
-    path, line, function, code = found[-1]
+    path, line, function, code = next((frame for frame in reversed(found) if not frame[0].startswith(_TORCH)), found[-1])
     return f"File: {path}:{line} in {function}, code: {code}"
 
 
