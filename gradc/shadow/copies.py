@@ -91,9 +91,13 @@ class Copies:
         return tensor._version - pair.version, pair.copy._version - pair.copied_version
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor, bool]]:
-        """Originals and copies, and whether each was written into as often as the other, as far as autograd knows."""
+        """Originals and copies, and whether each was written into as often as the other, as far as autograd knows.
+
+        Without what was in ``.grad`` before the call: a backward adds to it, and eager's is asked for gradients only.
+        """
+        grads = {id(pair.grad) for pair in self._pairs.values()}
         for pair in self._pairs.values():
-            if isinstance(pair.value, Tensor) and (writes := self.num_writes(pair.value)):
+            if isinstance(pair.value, Tensor) and id(pair.value) not in grads and (writes := self.num_writes(pair.value)):
                 yield pair.value, pair.copy, operator.eq(*writes)
 
     def release_hooks(self) -> None:

@@ -143,3 +143,20 @@ def test_what_a_property_that_is_kept_writes_is_written_once():
     lazy = Lazy()
     gradc.compile(lambda x: x * lazy.factor, options=VERIFY)(torch.ones(3))
     assert SEEN == ["computed"] and counted() == {"calls": 1}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+def test_gradients_that_are_added_to_others_are_verified_behind_a_formula_in_python():
+    x, w = leaves(3)
+    x.grad, w.grad = torch.ones(3), torch.ones(3)
+    gradc.compile(lambda x, w: Doubled.apply(x) * w, options=VERIFY)(x, w).sum().backward()
+    assert counted() == {"calls": 1, "backwards": 1}
