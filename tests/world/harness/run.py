@@ -4,8 +4,9 @@
                                         the end: nothing is timed but the first step
 
 Eager trains twice from the same seeds (is the case reproducible?), then the compiled one does. After that the compiled one
-goes on until it is settled (see tests.world.harness.settling), eager follows to the same step (what is trained further may have
-more to do: a solver takes as many steps as its function asks for), and then the two in turns, a step each, for the settled ratio.
+goes on until it is settled (see tests.world.harness.settling). Eager follows to the same step, for what is trained further may
+have more to do: a solver takes as many steps as its function asks for. Then the two make a step each in turns, for the settled
+ratio.
 All times are of the process, not of the wall: other processes are none of the case's doing.
 """
 
