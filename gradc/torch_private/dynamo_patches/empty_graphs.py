@@ -1,35 +1,64 @@
-"""A call that makes no op of torch's, as one that returns at once, leaves a function compiled for the calls that do.
+"""A call that makes no op of torch's, as one that returns at once, leaves a function to be compiled for the calls that do.
 
-Dynamo skips a function for good where it traced no op: every later call that no guard knows runs eagerly, and nobody is told.
+Dynamo skips a function for good where it traced no op: every later call runs eagerly, and nobody is told. Here such calls run
+the function as it is, Python's own, for as long as what they were traced under holds.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
+import threading
 from typing import Any
 
-from torch._dynamo import config
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo import config, convert_frame
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
 def keep_functions_compiled(is_ours: IsOurs) -> Patch:
-    """Compile such a call, too, under guards, where the function has been compiled before."""
+    """Guard such a call, and run the function's own code under these guards."""
+    empty = threading.local()  # code: whose trace has just ended without an op
 
-    def make(original: Method) -> Method:
+    def make_return(original: Method) -> Method:
         @functools.wraps(original)
         def return_(self: Any, inst: Any) -> None:
-            is_compiled = is_ours(self.output.compiler_fn) and bool(_debug_get_cache_entry_list(self.f_code))
-            with config.patch(allow_empty_graphs=True) if is_compiled else contextlib.nullcontext():
+            empty.code = None
+            if not is_ours(self.output.compiler_fn) or self.output.count_calls() or _is_compiled_anyway(self):
+                return original(self, inst)
+            with config.patch(allow_empty_graphs=True):
                 original(self, inst)
+            empty.code = self.f_code
 
         return return_
+
+    def make_wrap(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(guarded: Any) -> Any:
+            code, empty.code = getattr(empty, "code", None), None
+            if code is not None:
+                guarded.guard_manager.gradc_replaced = guarded.code  # as it dies, globals go that guards look at
+                guarded = dataclasses.replace(guarded, code=code)
+            return original(guarded)
+
+        return wrap
 
     return Patch(
         "keep_functions_compiled",
         "Dynamo skips a function for good after a call that made no op, whatever the others do.",
-        (Replace(InstructionTranslator, "_return", make),),
+        (Replace(InstructionTranslator, "_return", make_return), Replace(convert_frame, "wrap_guarded_code", make_wrap)),
+    )
+
+
+def _is_compiled_anyway(translator: Any) -> bool:
+    """True where Dynamo compiles what makes no op: its own code has effects to replay, or nothing may be skipped."""
+    return bool(
+        config.allow_empty_graphs
+        or translator.inconsistent_side_effects
+        or translator.symbolic_locals_contain_module_class()
+        or translator.export
+        or translator.one_graph
+        or translator.error_on_graph_break
+        or translator.is_tracing_resume_prologue
     )

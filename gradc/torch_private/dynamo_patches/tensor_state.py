@@ -19,9 +19,10 @@ _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 
 
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
-    """End the graph where ``_version``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
+    """End the graph where ``_version``, ``_base``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
 
-    Code that reads a node is left alone; what it calls is compiled. That an argument has none is guarded.
+    Code that reads a node is left alone; what it calls is compiled. That an argument has none is guarded, and whether
+    it is a leaf.
 
     Behind a graph's end the tensor has eager's version and warns as in eager. Its node is a segment's, though: a function that
     asks its own tensors for more than whether they have one runs as it is.
@@ -63,6 +64,17 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
 
         return grad
 
+    def make_attribute(original: Method) -> Method:
+        @functools.wraps(original)
+        def attribute(self: Any, tx: Any, name: str) -> Any:
+            if name == "_base" and is_ours(tx.output.compiler_fn):
+                end_graph("_base", "What is traced is no view where the tensor is one.")
+            if name == "is_leaf" and self.source and is_ours(tx.output.compiler_fn):
+                install_guard(AttrSource(self.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
+            return original(self, tx, name)
+
+        return attribute
+
     def make_node(original: Method) -> Method:
         @functools.wraps(original)
         def node(self: Any, tx: Any) -> Any:
@@ -85,6 +97,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             Replace(TensorVariable, "method_is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
             Replace(TensorVariable, "method_attr_grad_fn", make_node),
+            Replace(TensorVariable, "var_getattr", make_attribute),
         ),
     )
 
