@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world clean
+.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -22,6 +22,7 @@ help:
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
+	@echo "make matrix  the tests on torch 2.13, 2.14 and 2.15, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -118,6 +119,10 @@ $(WORLD)/.installed: pyproject.toml $(STAMP)
 world: $(WORLD)/.installed
 	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m tests.world --jobs 2 $(if $(CASES),--only $(CASES))
 	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m pytest -q tests/world
+
+VERSIONS ?=
+matrix:
+	$(PYTHON) -m tests.matrix $(VERSIONS)
 
 clean:
 	rm -rf .venv .venv-world build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

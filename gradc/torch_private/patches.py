@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import threading
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
+import torch
 from torch._dynamo import trace_rules
 
-from gradc.errors import GradcError
+from gradc.errors import GradcError, VersionError
 from gradc.torch_private.version import SUPPORTED
 
 IsOurs = Callable[[Any], bool]  # a backend of torch.compile's -> True if it is gradc
@@ -29,6 +31,8 @@ _lock = threading.RLock()
 
 class Change(Protocol):
     """One thing that a patch changes. ``patch`` is the patch's name."""
+
+    def check(self, patch: str) -> None: ...
 
     def apply(self, patch: str) -> None: ...
 
@@ -44,11 +48,20 @@ class Patch:
     name: str
     reason: str
     changes: tuple[Change, ...]
-    versions: tuple[str, ...] = (SUPPORTED,)
+    versions: tuple[str, ...] = SUPPORTED
 
     @property
     def is_applied(self) -> bool:
         return all(change.is_applied(self.name) for change in self.changes)
+
+    def check(self) -> None:
+        """See whether torch has what is to be changed.
+
+        Raises:
+            VersionError: if this version has not.
+        """
+        for change in self.changes:
+            change.check(self.name)
 
     def apply(self) -> None:
         """Change torch, unless it is changed already."""
@@ -78,6 +91,9 @@ class Patches(tuple[Patch, ...]):
     """Patches in the order in which they are applied. ``print`` shows each with its reason and what it changes."""
 
     def apply(self) -> None:
+        """Change torch, unless it is changed already; nothing of it where ``check`` raises."""
+        for patch in self:
+            patch.check()
         for patch in self:
             patch.apply()
 
@@ -102,16 +118,30 @@ class Layer:
 class Replace:
     """An attribute of a class or module, or an item of a dictionary or list, and what makes the new one of the old.
 
-    ``make`` gets None where there was none.
+    A class's own may be new: then ``make`` gets one that calls what the class inherits. ``may_be_missing`` says that there may
+    be none at all, so that ``make`` gets None.
     """
 
     owner: Any
     name: Any
     make: Callable[[Any], Callable[..., Any]]
+    may_be_missing: bool = False
+
+    def check(self, patch: str) -> None:
+        """Refuse a version of torch in which there is nothing of this name, before anything is changed.
+
+        Raises:
+            VersionError: if so. Nothing would call the replacement, and nobody would notice.
+        """
+        if not self.may_be_missing and self.name not in self._namespace and not self._is_inherited:
+            raise VersionError(
+                f"torch {torch.__version__} has no {self}, which gradc's patch {patch} replaces.\n"
+                f"  gradc works with torch {', '.join(SUPPORTED)}."
+            )
 
     def apply(self, patch: str) -> None:
         before = self._namespace.get(self.name, _MISSING)
-        made = self.make(None if before is _MISSING else before)
+        made = self.make(self._original(before))
         setattr(made, _LAYER, Layer(patch, made, before))
         self._set(made)
 
@@ -131,6 +161,15 @@ class Replace:
                 return True
             current = layer.original if layer is not None else getattr(current, "__wrapped__", None)
         return False
+
+    def _original(self, before: Any) -> Any:
+        if before is not _MISSING:
+            return before
+        return _inherited(self.owner, self.name) if self._is_inherited else None
+
+    @property
+    def _is_inherited(self) -> bool:
+        return isinstance(self.owner, type) and hasattr(self.owner, self.name)
 
     @property
     def _namespace(self) -> MutableMapping[Any, Any]:
@@ -158,6 +197,16 @@ class Replace:
         return f"{self.owner.__module__}.{owner}.{self.name}" if isinstance(self.owner, type) else f"{owner}.{self.name}"
 
 
+def _inherited(owner: type, name: str) -> Callable[..., Any]:
+    """What ``owner`` inherits as ``name``, looked up at each call."""
+
+    @functools.wraps(getattr(owner, name))
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, self), name)(*args, **kwargs)
+
+    return call
+
+
 def _layer_of(value: Any) -> Layer | None:
     """The layer that ``value`` is; None for what only copied its attributes, as ``functools.wraps`` does."""
     layer = getattr(value, _LAYER, None)
@@ -169,6 +218,9 @@ class SkipFiles:
     """Files and folders whose functions Dynamo leaves as they are, where compiled code calls them."""
 
     paths: tuple[str, ...]
+
+    def check(self, patch: str) -> None:
+        """Nothing to look for: the list is torch's, the files are gradc's."""
 
     def apply(self, patch: str) -> None:
         trace_rules.SKIP_DIRS.extend(path for path in self.paths if path not in trace_rules.SKIP_DIRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,14 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.backends.distributed import DDPOptimizer
+from torch._dynamo.variables.base import VariableTracker
 
 import gradc
-from gradc.errors import GradcError
+from gradc.errors import GradcError, VersionError
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.patches import options_of
 from gradc.options import DEFAULTS
 from gradc.torch_private import patches as module
 from gradc.torch_private.patches import Patch, Patches, Replace
+from gradc.torch_private.version import SUPPORTED
 
 
 class Torch:
@@ -71,7 +74,7 @@ def test_each_has_a_reason_and_versions() -> None:
     assert len(gradc.patches()) >= 11
     assert len({patch.name for patch in gradc.patches()}) == len(gradc.patches())
     for patch in gradc.patches():
-        assert patch.reason.endswith(".") and patch.versions == ("2.13.0",) and patch.changes
+        assert patch.reason.endswith(".") and patch.versions == SUPPORTED and patch.changes
         assert patch.name in str(gradc.patches()) and patch.reason in str(gradc.patches())
 
 
@@ -204,15 +207,84 @@ def test_compiled_autograd_takes_what_it_needs_when_it_is_enabled() -> None:
     assert run_python(f"import gradc\n{applied}", GRADC_COMPILED_AUTOGRAD="1") == after
 
 
+OTHER_TORCH = "import torch, warnings\ntorch.__version__ = '2.99.0+cpu'\n"
+WORKS_WITH = "gradc works with torch 2.13, 2.14, 2.15, but torch 2.99.0+cpu is imported."
+
+
 def test_another_torch_is_refused() -> None:
-    text = run_python(
-        "import torch\n"
-        "torch.__version__ = '2.14.0+cpu'\n"
-        "try: import gradc\n"
-        "except ImportError as error: print(type(error).__name__, error)"
-    )
+    text = run_python(f"{OTHER_TORCH}try: import gradc\nexcept ImportError as error: print(type(error).__name__, error)")
     assert text == (
-        "VersionError gradc works with torch 2.13.0, but torch 2.14.0+cpu is imported.\n"
+        f"VersionError {WORKS_WITH}\n"
         "  gradc reads torch's autograd graph through names that change between versions, so it does not guess.\n"
-        "  Install the right one: pip install torch==2.13.0\n"
+        "  Install one of these, say: pip install torch==2.13.0\n"
+        "  GRADC_ALLOW_TORCH=1 in the environment lets it try: results may then differ from eager's.\n"
     )
+
+
+def test_another_torch_is_tried_on_demand() -> None:
+    text = run_python(
+        f"{OTHER_TORCH}with warnings.catch_warnings(record=True) as warned:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import gradc\n"
+        "print(*(warning.message for warning in warned if 'gradc' in str(warning.message)), sep='\\n')",
+        GRADC_ALLOW_TORCH="1",
+    )
+    assert text == f"{WORKS_WITH} GRADC_ALLOW_TORCH=1: it is tried all the same, unless a name is missing.\n"
+
+
+def test_a_name_that_torch_has_not_is_refused_before_anything_changes() -> None:
+    class Torchs:
+        here = len
+
+    missing = Replace(Torchs, "gone", lambda original: original)
+    patches = Patches((Patch("one", "A.", (Replace(Torchs, "here", lambda _: lambda: 1),)), Patch("two", "B.", (missing,))))
+    with pytest.raises(VersionError, match=re.escape(f"torch {torch.__version__} has no {missing}, which gradc's patch two")):
+        patches.apply()
+    assert Torchs.here is len
+
+
+def test_an_inherited_name_is_replaced_for_the_class_alone() -> None:
+    class Base:
+        def name(self) -> str:
+            return "base"
+
+    class Other(Base):
+        def name(self) -> str:
+            return f"other {super().name()}"
+
+    class Derived(Base): ...
+
+    class Both(Derived, Other): ...
+
+    patch = Patch("one", "A.", (Replace(Derived, "name", lambda original: lambda self: f"new {original(self)}"),))
+    patch.apply()
+    assert (Base().name(), Derived().name(), Both().name()) == ("base", "new base", "new other base")
+    patch.undo()
+    assert "name" not in vars(Derived) and Both().name() == "other base"
+
+
+def test_no_table_of_dynamos_keeps_what_was_replaced() -> None:
+    """Since torch 2.14 Dynamo has tables of methods: a function that was replaced in its class alone would go on from there."""
+    gradc.patches().apply()
+    replaced = {id(original) for value in places().values() if (original := original_of(value)) is not None}
+    assert len(replaced) > 80
+    for kind in derived_from(VariableTracker):
+        tables = {name: table for name, table in vars(kind).items() if name.startswith("tp_") and isinstance(table, dict)}
+        for name, table in tables.items():
+            kept = [key for key, entry in table.items() for part in parts_of(entry) if id(part) in replaced]
+            assert not kept, f"{kind.__name__}.{name}: {kept}"
+
+
+def original_of(value: Any) -> Any:
+    layer = getattr(value, "_gradc_layer", None)
+    return original_of(layer.original) or layer.original if layer is not None and callable(layer.original) else None
+
+
+def parts_of(entry: Any) -> list[Any]:
+    return [getattr(entry, name) for name in ("handler", "getter", "setter") if getattr(entry, name, None) is not None]
+
+
+def derived_from(base: type) -> Iterator[type]:
+    yield base
+    for derived in base.__subclasses__():
+        yield from derived_from(derived)

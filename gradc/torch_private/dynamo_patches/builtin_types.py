@@ -9,12 +9,15 @@ from torch._dynamo.convert_frame import ConvertFrameAssert, ConvertFrameReturn
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import iter as iterators
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.functions import LocalGeneratorObjectVariable
 from torch._dynamo.variables.lists import RangeVariable
 from torch._dynamo.variables.misc import StringFormatVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
+from gradc.torch_private.dynamo_names import IS_BEFORE_2_14, REPR
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -49,6 +52,25 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
             original(self, *args)
 
         return format_value
+
+    def make_repr(original: Method) -> Method:
+        @functools.wraps(original)
+        def represent(self: Any, tx: Any) -> Any:
+            if self.python_type().__repr__ is object.__repr__ and is_ours(tx.output.compiler_fn):
+                end_graph("text of an object", "It has the object's address, which another has not.")
+            return original(self, tx)
+
+        return represent
+
+    def make_str(original: Method) -> Method:
+        @functools.wraps(original)
+        def call_str(self: Any, tx: Any, arg: Any) -> Any:
+            is_object = isinstance(arg, UserDefinedObjectVariable) and arg.python_type().__str__ is object.__str__
+            if is_object and is_ours(tx.output.compiler_fn):
+                end_graph("text of an object", "Dynamo would ask for it here and now, and take it for a constant.")
+            return original(self, tx, arg)
+
+        return call_str
 
     def make_contains(original: Method) -> Method:
         @functools.wraps(original)
@@ -95,13 +117,16 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
 
         return convert
 
+    # Since 2.14 a range answers with a bool, and str() of an object asks as repr() does.
+    answers = (Replace(RangeVariable, "sq_contains", make_contains), Replace(BuiltinVariable, "call_str", make_str))
     return Patch(
         "answer_as_builtin_types_do",
-        "Dynamo formats objects too late, answers 1 for True, words errors otherwise, and uses up generators.",
+        "Dynamo formats objects too late, or for good, answers 1 for True, words errors otherwise, and uses up generators.",
         (
             Replace(StringFormatVariable, "__init__", make_format),
             Replace(InstructionTranslatorBase, "_format_value", make_format_value),
-            Replace(RangeVariable, "sq_contains", make_contains),
+            *(answers if IS_BEFORE_2_14 else ()),
+            Replace(UserDefinedObjectVariable, REPR, make_repr),
             Replace(iterators, "raise_value_error", make_shorter),
             Replace(SideEffects, "mutation", make_mutation),
             Replace(ConvertFrameAssert, "__call__", make_convert),

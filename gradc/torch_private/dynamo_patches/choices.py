@@ -6,12 +6,12 @@ import functools
 import types
 from typing import Any
 
-from torch._dynamo import symbolic_convert
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
 from torch._dynamo.variables.sets import SetVariable
 from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedObjectVariable, UserDefinedSetVariable
 
+from gradc.torch_private.dynamo_names import CONTAINS, CONTAINS_ASKERS, KEYS_ARE_EQUAL
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -46,8 +46,7 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
     def make_equal(original: Method) -> Method:
         @functools.wraps(original)
         def is_equal(self: Any, other: Any) -> bool:
-            is_asked = isinstance(getattr(self.python_type(), "__eq__", None), types.FunctionType)
-            if is_asked and is_compiling_for_gradc() and isinstance(other, UserDefinedObjectVariable):
+            if is_compiling_for_gradc() and _asks_its_class(self, other):
                 end_graph("equality of objects in a dictionary", "Their class says which are equal.")
             return original(self, other)
 
@@ -58,7 +57,15 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
         "For max and min of tensors Dynamo takes torch's, which differ in ties and NaN; it finds objects by their identity.",
         (
             Replace(BuiltinVariable, "_call_min_max_binary", make_extremum),
-            Replace(symbolic_convert, "generic_contains", make_contains),
-            Replace(UserDefinedObjectVariable, "is_python_equal", make_equal),
+            *(Replace(asker, CONTAINS, make_contains) for asker in CONTAINS_ASKERS),
+            Replace(*KEYS_ARE_EQUAL, make_equal),
         ),
     )
+
+
+def _asks_its_class(one: Any, other: Any) -> bool:
+    """True of two objects, or of the keys made of them, that a function of the class compares: not of one and the same."""
+    one, other = (getattr(each, "vt", each).realize() for each in (one, other))
+    if one is other or not all(isinstance(each, UserDefinedObjectVariable) for each in (one, other)):
+        return False
+    return isinstance(getattr(one.python_type(), "__eq__", None), types.FunctionType)

@@ -96,7 +96,7 @@ def answer_as_in_eager(is_ours: IsOurs) -> Patch:
         "Told that they are compiled, libraries take another way than in eager, and round otherwise.",
         (
             *(Replace(handlers, question, make) for question in _QUESTIONS),
-            Replace(handlers, torch.cuda.is_current_stream_capturing, make_capturing),
+            Replace(handlers, torch.cuda.is_current_stream_capturing, make_capturing, may_be_missing=True),
             Replace(SkipFunctionVariable, "call_function", make_skipped),
             Replace(torch.compiler, "_compile_session_context", make_session),
         ),

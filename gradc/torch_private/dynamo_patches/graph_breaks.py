@@ -15,6 +15,7 @@ from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 from gradc.torch_private.plain_functions import is_plain
@@ -95,7 +96,7 @@ def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
         "Of numbers in tensors Dynamo has symbols, of istft a form that reads none; a graph of fake tensors knows no value.",
         (
             Replace(builder, "wrap_to_fake_tensor_and_record", make),
-            Replace(TorchInGraphFunctionVariable._get_handlers(), torch.istft, make_istft),
-            Replace(TensorVariable, "method_istft", make_istft),
+            Replace(TorchInGraphFunctionVariable._get_handlers(), torch.istft, make_istft, may_be_missing=True),
+            *replace_tensor_method("istft", make_istft),
         ),
     )

@@ -22,10 +22,11 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.lists import BaseListVariable
 from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
-from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 from gradc.torch_private.subclasses import runs_code_of_its_own
 
@@ -84,7 +85,8 @@ class OpaqueVariable(VariableTracker):
     def python_type(self) -> type:
         return type(self.value)
 
-    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
+    def getattr(self, tx: Any, name: str) -> VariableTracker:
+        """``x.name``."""
         if not callable(getattr(self.value, name, None)):
             self.kind.end_graph(f"{type(self.value).__name__}.{name}")
         return GetAttrVariable(self, name)
@@ -119,6 +121,7 @@ _QUESTIONS = {
 for _name in vars(VariableTracker):
     if _name in _QUESTIONS or _name.endswith("_impl"):
         setattr(OpaqueVariable, _name, _ends_the_graph(_name))
+setattr(OpaqueVariable, GETATTR, OpaqueVariable.getattr)
 
 
 def leave_closed(is_ours: IsOurs) -> Patch:
@@ -173,7 +176,7 @@ def leave_closed(is_ours: IsOurs) -> Patch:
             Replace(VariableBuilder, "_wrap", make),
             Replace(NumpyVariable, "call_function", make_call),
             Replace(TorchInGraphFunctionVariable, "call_function", make_torch),
-            Replace(TensorVariable, "method___array__", make_array),
+            *replace_tensor_method("__array__", make_array),
         ),
     )
 

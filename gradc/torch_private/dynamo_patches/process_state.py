@@ -64,7 +64,10 @@ def set_process_state_eagerly(is_ours: IsOurs) -> Patch:
     return Patch(
         "set_process_state_eagerly",
         "What a function sets for the whole process holds from there on, for what runs then: no Program can set it.",
-        (*(Replace(handlers, setter, make) for setter in _setters()), Replace(SideEffects, "store_attr", make_store)),
+        (
+            *(Replace(handlers, setter, make, may_be_missing=True) for setter in _setters()),
+            Replace(SideEffects, "store_attr", make_store),
+        ),
     )
 
 

@@ -14,8 +14,9 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import DunderDictVariable, MappingProxyVariable
 from torch._dynamo.variables.functions import UserFunctionVariable, WrapperUserFunctionVariable
 from torch._dynamo.variables.misc import WeakRefVariable
-from torch._dynamo.variables.user_defined import OrderedDictVariable, UserDefinedClassVariable, UserDefinedObjectVariable
+from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
+from gradc.torch_private.dynamo_names import ORDERED_DICT
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -48,7 +49,7 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             result = original(self, tx, name, *args, **kwargs)
             if name == "move_to_end" and is_ours(tx.output.compiler_fn):
-                self._base_vt.should_reconstruct_all = True
+                (getattr(self, "_base_vt", None) or self).should_reconstruct_all = True
             return result
 
         return call
@@ -96,7 +97,7 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
         (
             Replace(MappingProxyVariable, "call_method", make_proxy),
             Replace(WrapperUserFunctionVariable, "call_function", make_cached),
-            Replace(OrderedDictVariable, "call_method", make_moved),
+            Replace(ORDERED_DICT, "call_method", make_moved),
             Replace(UserFunctionVariable, "call_obj_hasattr", make_hasattr),
             Replace(UserDefinedClassVariable, "call_function", make_reference),
             Replace(DunderDictVariable, "__init__", make_dict),

@@ -44,7 +44,7 @@ def trace_short_recurrences(is_ours: IsOurs) -> Patch:
     return Patch(
         "trace_short_recurrences",
         "The lengths of packed sequences are values; a loop over symbolic sizes fixes them; a long one takes long to trace.",
-        tuple(Replace(handlers, op, make) for op in _RECURRENCES),
+        tuple(Replace(handlers, op, make, may_be_missing=True) for op in _RECURRENCES),
     )
 
 

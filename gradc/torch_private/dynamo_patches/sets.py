@@ -11,9 +11,9 @@ from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import ValueMutationExisting
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.lists import CommonListMethodsVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
 
+from gradc.torch_private.dynamo_names import ANY_SET, LIST_METHODS
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -76,10 +76,10 @@ def keep_the_order_of_sets(is_ours: IsOurs) -> Patch:
         "keep_the_order_of_sets",
         "Dynamo's sets keep the order of insertion; those that it writes back, or hands out, are made anew.",
         (
-            Replace(SetVariable, "tp_iter_impl", make_listing),
-            Replace(SetVariable, "unpack_var_sequence", make_listing),
-            Replace(SetVariable, "call_method", make_method),
-            Replace(CommonListMethodsVariable, "call_method", make_method),
+            Replace(ANY_SET, "tp_iter_impl", make_listing),
+            Replace(ANY_SET, "unpack_var_sequence", make_listing),
+            Replace(ANY_SET, "call_method", make_method),
+            Replace(LIST_METHODS, "call_method", make_method),
             Replace(SideEffects, "mutation", make_mutation),
             Replace(SetVariable, "reconstruct", make_reconstruct),
             Replace(FrozensetVariable, "reconstruct", make_reconstruct),

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.lists import TupleVariable
-from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch_function import TensorWithTFOverrideVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -55,7 +55,7 @@ def take_data_of_subclasses(is_ours: IsOurs) -> Patch:
         "take_data_of_subclasses",
         "Code that takes the data of a tensor with a class of its own does so around every calculation.",
         (
-            Replace(TensorVariable, "method_as_subclass", make),
+            *replace_tensor_method("as_subclass", make),
             Replace(TensorWithTFOverrideVariable, "call_method", make_call),
             Replace(TensorWithTFOverrideVariable, "call_torch_function", make_function),
         ),

@@ -11,6 +11,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _IS_NONE = ("IS_OP", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
@@ -94,7 +95,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         (
             Replace(TensorVariable, "method_attr__version", make_version),
             Replace(TensorVariable, "method_attr_data", make_data),
-            Replace(TensorVariable, "method_is_inference", make_is_inference),
+            *replace_tensor_method("is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
             Replace(TensorVariable, "method_attr_grad_fn", make_node),
             Replace(TensorVariable, "var_getattr", make_attribute),

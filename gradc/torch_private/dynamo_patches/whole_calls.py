@@ -10,10 +10,12 @@ import torch
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from gradc.torch_private.dynamo_names import GETATTR
+from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _TAKEN_APART = (torch.addcdiv, torch.full, torch._foreach_lerp_, torch._foreach_pow, math.radians)
-_METHODS_TAKEN_APART = ("method_add_", "method_addcmul_", "method_addcdiv_")
+_METHODS_TAKEN_APART = ("add_", "addcmul_", "addcdiv_")
 
 
 def keep_ops_whole(is_ours: IsOurs) -> Patch:
@@ -32,7 +34,7 @@ def keep_ops_whole(is_ours: IsOurs) -> Patch:
         "Dynamo takes addcdiv, addcmul_ and the like apart, and rounds twice; it lets full take a tensor that eager refuses.",
         (
             *(Replace(handlers, op, make) for op in _TAKEN_APART),
-            *(Replace(TensorVariable, name, make) for name in _METHODS_TAKEN_APART),
+            *(change for name in _METHODS_TAKEN_APART for change in replace_tensor_method(name, make)),
         ),
     )
 
@@ -53,7 +55,7 @@ def keep_views_in_graphs(is_ours: IsOurs) -> Patch:
     return Patch(
         "keep_views_in_graphs",
         "What is only returned Dynamo reads from x once more behind the graph: when another grad mode may be on than was.",
-        (Replace(TensorVariable, "var_getattr", make),),
+        (Replace(TensorVariable, GETATTR, make),),
     )
 
 

@@ -1,0 +1,41 @@
+"""Where in the imported version of Dynamo the things are that gradc replaces, for those that moved between versions.
+
+One entry an idea: who has it, and under which name. The newest version stands in the body, older ones behind ``if``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._dynamo import symbolic_convert
+from torch._dynamo.variables import builtin, dicts, lists, sets, user_defined
+from torch._dynamo.variables.hashable import HashableTracker
+
+from gradc.torch_private.version import TORCH
+
+IS_BEFORE_2_14 = TORCH < (2, 14)
+IS_BEFORE_2_15 = TORCH < (2, 15)
+
+# ``x.name``, of every variable: a method of the variable.
+GETATTR = "var_getattr" if IS_BEFORE_2_14 else "tp_getattro_impl"
+
+# ``repr(x)``, of every variable.
+REPR = "repr_impl" if IS_BEFORE_2_14 else "tp_repr_impl"
+
+# ``item in container``: a function, in the modules that ask it for the bytecode, and since 2.14 for operator.contains.
+CONTAINS = "generic_contains" if IS_BEFORE_2_14 else "pysequence_contains"
+CONTAINS_ASKERS = (symbolic_convert,) if IS_BEFORE_2_14 else (symbolic_convert, builtin)
+
+# Whether two objects are one key of a dictionary: asked of the variable, since 2.14 of what makes a key of it.
+KEYS_ARE_EQUAL: tuple[Any, str] = (
+    (user_defined.UserDefinedObjectVariable, "is_python_equal") if IS_BEFORE_2_14 else (HashableTracker, "__eq__")
+)
+
+# collections.OrderedDict: first an object with a dictionary inside, since 2.14 a dictionary.
+ORDERED_DICT: Any = user_defined.OrderedDictVariable if IS_BEFORE_2_14 else getattr(dicts, "OrderedDictVariable", None)
+
+# What set and frozenset have in common: frozenset was a kind of set.
+ANY_SET: Any = sets.SetVariable if IS_BEFORE_2_15 else getattr(sets, "BaseSetVariable", None)
+
+# The methods that change a list.
+LIST_METHODS: Any = lists.CommonListMethodsVariable if IS_BEFORE_2_15 else lists.BaseListVariable
