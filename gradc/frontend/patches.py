@@ -40,7 +40,7 @@ def patches() -> Patches:
     logs. ``undo`` puts back the very objects that were there, until something is compiled again.
 
     >>> print(gradc.patches())  # doctest: +SKIP
-    keep_ops_whole (torch 2.13.0; not applied)
+    keep_ops_whole (torch 2.13, 2.14, 2.15; not applied)
       Dynamo takes addcdiv apart, and rounds twice.
         Dynamo's handler of addcdiv
     """

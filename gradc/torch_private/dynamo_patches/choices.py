@@ -6,19 +6,19 @@ import functools
 import types
 from typing import Any
 
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
-from torch._dynamo.variables.sets import SetVariable
 from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedObjectVariable, UserDefinedSetVariable
 
-from gradc.torch_private.dynamo_names import CONTAINS, CONTAINS_ASKERS, KEYS_ARE_EQUAL
+from gradc.torch_private.dynamo_names import ANY_SET, CONTAINS, CONTAINS_ASKERS, KEYS_ARE_EQUAL
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # What looks for a tensor by its hash, which is its identity's, and compares it with none.
 _DICTIONARIES = (ConstDictVariable, DictKeysVariable, MappingProxyVariable, UserDefinedDictVariable)
-_HASHING = (*_DICTIONARIES, SetVariable, UserDefinedSetVariable)
+_HASHING = (*_DICTIONARIES, ANY_SET, UserDefinedSetVariable)
 
 
 def let_python_choose(is_ours: IsOurs) -> Patch:
@@ -65,7 +65,8 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
 
 def _asks_its_class(one: Any, other: Any) -> bool:
     """True of two objects, or of the keys made of them, that a function of the class compares: not of one and the same."""
-    one, other = (getattr(each, "vt", each).realize() for each in (one, other))
+    one, other = (getattr(each, "vt", each) for each in (one, other))
+    one, other = (each.realize() if isinstance(each, VariableTracker) else each for each in (one, other))
     if one is other or not all(isinstance(each, UserDefinedObjectVariable) for each in (one, other)):
         return False
     return isinstance(getattr(one.python_type(), "__eq__", None), types.FunctionType)
