@@ -14,7 +14,7 @@ from torch._dynamo.variables.tensor import TensorVariable
 from gradc.torch_private.dynamo_names import IS_BEFORE_2_14
 from gradc.torch_private.patches import Method, Replace
 
-_Entry: Any = object if IS_BEFORE_2_14 else getattr(base, "Method", None)
+_Entry: Any = getattr(base, "Method", object)
 
 
 class _NewEntry(_Entry):
