@@ -10,6 +10,7 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
+from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -98,7 +99,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             *replace_tensor_method("is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
             Replace(TensorVariable, "method_attr_grad_fn", make_node),
-            Replace(TensorVariable, "var_getattr", make_attribute),
+            Replace(TensorVariable, GETATTR, make_attribute),
         ),
     )
 
