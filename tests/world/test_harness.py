@@ -137,7 +137,7 @@ def test_steps_are_made_until_each_trial_is_decided(monkeypatch):
 def test_what_never_settles_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(settling, "CLOCK", itertools.count().__next__)
     monkeypatch.setattr(settling, "_num_compiled", itertools.count().__next__)
-    assert settle(lambda: None) == Settled(20, False)
+    assert settle(lambda: None) == Settled(int(settling.SECONDS), False)
 
 
 def test_what_is_over_the_bars_is_said():

@@ -17,7 +17,7 @@ from gradc.frontend.pays import is_undecided
 from gradc.journal import num_compiled
 
 QUIET_STEPS = 5
-SECONDS = 20.0
+SECONDS = 60.0
 CLOCK = time.process_time
 
 
