@@ -119,6 +119,8 @@ class Observer:
         """Note a node that ran live. Its state follows."""
         before = self._slots(inputs)
         self._fail_if_tainted()
+        if self.walk.create_graph and any(value is not None and value.requires_grad for value in outputs):
+            self._failure = self._failure or "hook that leaves a graph"
         after = tuple(-1 if value is None else self.recorder.add_returned(value, "live") for value in outputs)
         self._open_boundary(node, before, outputs, after, are_inputs_stealable, are_outputs_stealable)
         self._note_region(node, inputs)

@@ -23,7 +23,7 @@ from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.compiled_autograd.record import record
 from gradc.compiled_autograd.sessions import session_of
-from gradc.compiled_autograd.settings import is_suspended, present
+from gradc.compiled_autograd.settings import Setting, is_suspended, present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
@@ -76,8 +76,10 @@ def run_backward(
         return Eagerly()
     note = functools.partial(fallback, fullgraph=setting.fullgraph)
     try:
-        _refuse_where_eager_is_needed(create_graph)
-        walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+        _refuse_where_eager_is_needed()
+        if create_graph:
+            _refuse_graph_behind(tensors, inputs, accumulate_grad, setting)
+        walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad, create_graph)
         session = session_of(setting)
         recording = session.recording_for(walk)
     except UnsupportedError as reason:
@@ -89,10 +91,10 @@ def run_backward(
     return results if accumulate_grad else _requested(results, allow_unreachable)
 
 
-def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_grad: bool) -> Walk:
+def _walk(tensors: Any, grads: Any, keep_graph: bool, inputs: Any, accumulate_grad: bool, create_graph: bool) -> Walk:
     """The live graph with its key."""
     try:
-        return native.extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad)
+        return native.extension.Walk(tensors, grads, keep_graph, inputs, accumulate_grad, create_graph)
     except native.extension.Unsupported as error:
         kind = _WrongGraphError if str(error) in _WRONG else UnsupportedError
         raise kind(str(error)) from error
@@ -133,16 +135,30 @@ def _is_compiled(tensors: Any) -> bool:
     return native.is_built() and native.extension.consists_of_segments(tensors)
 
 
-def _refuse_where_eager_is_needed(create_graph: bool) -> None:
+def _refuse_where_eager_is_needed() -> None:
     """Raises UnsupportedError if this pass is one that only torch's engine can run."""
     if not native.is_built():
         raise UnsupportedError("no extension")
-    if create_graph:
-        raise UnsupportedError("create_graph")
     if mode := unsupported_mode():
         raise UnsupportedError(mode)
     if is_compiled_autograd_enabled():
         raise UnsupportedError("torch's compiled autograd")
+
+
+def _refuse_graph_behind(tensors: Any, inputs: Any, accumulate_grad: bool, setting: Setting) -> None:
+    """Raises UnsupportedError where it is plain that ``create_graph`` leaves a graph; else the walk finds out.
+
+    A compiler of the user's makes no views as eager's, nor graphs.
+    """
+    if setting.compiler is not None or accumulate_grad or _leaves_graph(tensors, inputs):
+        raise UnsupportedError("create_graph")
+
+
+def _leaves_graph(tensors: Any, inputs: Any) -> bool:
+    try:
+        return native.extension.leaves_graph(tensors, inputs or ())
+    except RuntimeError:  # a saved tensor that cannot be read: the walk will say so
+        return False
 
 
 # ---- the way in

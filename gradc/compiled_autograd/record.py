@@ -82,7 +82,7 @@ def _keep(session: Session, walk: Walk, captured: Captured, before: _Before) -> 
     """
     if captured.failure:
         raise UnsupportedError(captured.failure)
-    session.keep(walk, recording_spec(captured, session.lower), before.offsets)
+    session.keep(walk, recording_spec(captured, session.lower_for(walk)), before.offsets)
     if before.general is not None:
         _keep_general(session, walk, captured, before.general, before.offsets)
     session.note_sizes(walk, captured.boundaries)
@@ -93,7 +93,7 @@ def _keep_general(session: Session, walk: Walk, captured: Captured, general: Gen
     values = general.fit.values_in(walk.numbers)
     if not general.agrees(Trace.of(captured), values):
         return _refuse(session, walk, "trace that differs from the capture")
-    spec = recording_spec(general.captured, session.lower, general.fit, general.names)
+    spec = recording_spec(general.captured, session.lower_for(walk), general.fit, general.names)
     session.keep_general(walk, general, spec, values, offsets)
     count("compiled_autograd", "made dynamic")
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradc import native
+from gradc import executor, native
+from gradc.backends import Lower
 from gradc.capture.recording import Boundary, EngineState
 from gradc.compiled_autograd.compilers import lower_with
 from gradc.compiled_autograd.settings import Setting
@@ -123,6 +124,10 @@ class Session:
             return None
         self.recordings.prove(recording, values)
         return recording
+
+    def lower_for(self, walk: Walk) -> Lower:
+        """What makes the pieces of this pass run. Under ``create_graph`` they run above autograd, where no backend does."""
+        return executor.lower_dispatched if walk.create_graph else self.lower
 
     def keep(self, walk: Walk, spec: RecordingSpec, offsets: list[int]) -> Recording:
         """Keep, and return, the recording that ``spec`` describes. ``offsets``: of the walked tensors before the capture."""

@@ -35,6 +35,17 @@ def lower(program: Program) -> Runner:
     return native.extension.Plan(plan_spec(program, native.extension.out_variants()))
 
 
+def lower_dispatched(program: Program) -> Runner:
+    """The same above autograd, in grad mode: results are views, and have histories, where those of eager's calls do.
+
+    Not to be called without the extension.
+
+    Raises:
+        UnsupportedError: if a call has no native form.
+    """
+    return native.extension.Plan(plan_spec(program, is_dispatched=True))
+
+
 def is_plan(runner: Runner) -> bool:
     """True if ``runner`` is a native plan, which C++ can run by itself."""
     return native.is_built() and isinstance(runner, native.extension.Plan)

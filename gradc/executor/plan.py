@@ -64,11 +64,13 @@ class PlanSpec:
 
     ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
     tensor was when captured, where no size of it is symbolic; ``is_static`` is True if that is known of every input.
+    ``is_dispatched``: calls go through all of torch's dispatcher, in grad mode, so that views and graphs are eager's.
     """
 
     name: str
     metas: tuple[Meta | None, ...]
     is_static: bool
+    is_dispatched: bool
     inputs: tuple[int, ...]
     constants: tuple[tuple[int, torch.Tensor], ...]
     unread: tuple[int, ...]
@@ -78,7 +80,7 @@ class PlanSpec:
     outputs: tuple[Operand, ...]
 
 
-def plan_spec(program: Program, out_variants: frozenset[str] = frozenset()) -> PlanSpec:
+def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_dispatched: bool = False) -> PlanSpec:
     """See the module's docstring. ``out_variants`` are the ops ("aten::mm") that can write into memory given to them.
 
     Raises:
@@ -105,6 +107,7 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset()) -> P
         name=program.name,
         metas=metas,
         is_static=not program.symbols and all(metas[slot] for slot in program.inputs),
+        is_dispatched=is_dispatched,
         inputs=program.inputs,
         constants=tuple(program.constants.items()),
         unread=tuple(deaths.get(-1, ())),

@@ -28,9 +28,9 @@ def changed(before, now):
 def test_each_part_has_a_name():
     x = torch.ones(3, requires_grad=True)
     found = words(torch.tanh(x).sum())
-    assert list(found)[:9] == [
+    assert list(found)[:10] == [
         "autocast", "is_deterministic", "matmul_precision", "is_mkldnn_enabled", "default_dtype", "is_layout_enforced",
-        "asked for", "roots", "inputs=",
+        "asked for", "create_graph", "roots", "inputs=",
     ]  # fmt: skip
     assert found["asked for"] == "the gradient of every leaf"
     assert found["roots"] == "node 0 input 0"

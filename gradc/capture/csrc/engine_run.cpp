@@ -318,7 +318,9 @@ void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old = std::move(value);
     return;
   }
-  if (old.is_sparse() || old.is_sparse_csr()) {
+  if (at::GradMode::is_enabled()) { // under create_graph nothing is written over
+    old = old + value;
+  } else if (old.is_sparse() || old.is_sparse_csr()) {
     const bool in_place = may_add_in_place(value, old) && is_plain_buffer(value, stand_ins_);
     old = in_place ? value.add_(old) : value + old;
   } else if (may_add_in_place(old, value) && is_plain_buffer(old, stand_ins_) && !is_subclass(value, stand_ins_)) {

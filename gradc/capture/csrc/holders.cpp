@@ -144,7 +144,7 @@ variable_list Holders::note_returned(const variable_list& inputs, variable_list 
     if (!output.defined()) {
       continue;
     }
-    const at::Tensor handle = output.variable_data();
+    const at::Tensor handle = output.requires_grad() ? output : output.variable_data(); // one with a history cannot be recorded
     auto& value = add(handle);
     value.first = handle_of(returned[i].first < i ? outputs[returned[i].first] : handle);
     value.is_stealable = returned[i].is_stealable;

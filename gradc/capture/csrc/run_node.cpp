@@ -136,6 +136,7 @@ variable_list inside_engine(Walk& walk, const std::function<variable_list()>& fu
         }
       }
     }
+    const at::AutoGradMode grad_mode(walk.request.create_graph); // the engine's own would warn of leaves, which no such pass has
     return function();
   };
   const auto body = c10::make_intrusive<Body>(filled);

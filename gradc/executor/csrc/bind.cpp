@@ -48,6 +48,7 @@ class Builder {
       plan_->metas.push_back(make_meta(meta));
     }
     plan_->is_static = spec_.get<bool>("is_static");
+    plan_->is_dispatched = spec_.get<bool>("is_dispatched");
     plan_->inputs = spec_.get<std::vector<Index>>("inputs");
     plan_->unread = spec_.get<std::vector<Index>>("unread");
     for (const auto& [slot, tensor] : spec_.all<std::pair<Index, at::Tensor>>("constants")) {
@@ -83,7 +84,7 @@ class Builder {
     step.deaths = spec.get<std::vector<Index>>("deaths");
     const auto symbol = c10::Symbol::fromQualString(step.op.operator_name().name);
     step.is_foreign = !symbol.is_aten() && !symbol.is_prims();
-    if (!step.is_foreign && tracks_versions(step.op)) {
+    if (!step.is_foreign && !plan_->is_dispatched && tracks_versions(step.op)) {
       step.writes = spec.get<std::vector<Index>>("writes");
       step.shares = spec.get<std::vector<std::pair<Index, Index>>>("shares");
     }
@@ -96,7 +97,9 @@ class Builder {
     step.kept = spec.get<std::vector<Index>>("kept");
     step.reuse = spec.get<std::optional<Index>>("reuse").value_or(-1);
     spec.refuse_others({"writes", "shares"}); // of ops that leave versions alone
-    choose_kernel(step);
+    if (!plan_->is_dispatched) {
+      choose_kernel(step);
+    }
     return step;
   }
 

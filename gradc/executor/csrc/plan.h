@@ -157,6 +157,7 @@ struct Plan {
   std::string name;
   std::vector<std::optional<Meta>> metas;
   bool is_static = false;
+  bool is_dispatched = false; // runs above autograd, in grad mode: versions, views and graphs are torch's to keep
   std::vector<Index> inputs;
   std::vector<Index> unread;
   std::vector<std::pair<Index, c10::IValue>> owned;
@@ -184,7 +185,7 @@ struct Frame {
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
-// Runs `plan` below autograd. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
+// Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
 // more. Returns one value for each output. Throws what an op throws.
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);
 

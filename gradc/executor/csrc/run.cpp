@@ -126,7 +126,7 @@ void call_boxed(const Step& step, Frame& frame) {
       frame.stack.emplace_back(frame[operand]);
     }
   }
-  if (step.is_foreign) {
+  if (step.is_foreign && !frame.plan.is_dispatched) {
     const AsInEager dispatch(frame);
     step.op.callBoxed(frame.stack);
   } else {
@@ -246,7 +246,11 @@ std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) 
   Frame frame(plan);
   fill(frame, std::move(inputs));
   {
-    const BelowAutograd below;
+    std::optional<BelowAutograd> below;
+    if (!plan.is_dispatched) {
+      below.emplace();
+    }
+    const at::AutoGradMode grad_mode(true);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const bool unobserved = is_unobserved();
     for (const Step& step : plan.steps) {

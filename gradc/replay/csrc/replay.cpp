@@ -168,6 +168,9 @@ class Replay {
       if (value.defined() && version_of(value) != versions_[i] && !is_grad(value)) {
         return false;
       }
+      if (walk_.request.create_graph && value.requires_grad()) {
+        return false;
+      }
     }
     return true;
   }

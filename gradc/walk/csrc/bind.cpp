@@ -33,9 +33,11 @@ Request make_request(
     const py::sequence& grads,
     bool keep_graph,
     const std::optional<py::sequence>& inputs,
-    bool accumulates) {
+    bool accumulates,
+    bool create_graph) {
   Request request;
   request.keep_graph = keep_graph;
+  request.create_graph = create_graph;
   request.accumulates = accumulates;
   for (const py::handle value : tensors) {
     auto edge = torch::autograd::impl::gradient_edge(to_tensor(value));
@@ -182,6 +184,24 @@ std::vector<bool> needed_of(const Walk& walk, size_t node) {
   return needed;
 }
 
+// Of what torch.autograd.grad is given. False where that is something else: the walk will say what.
+bool leaves_graph(const py::sequence& tensors, const py::sequence& inputs) {
+  edge_list roots;
+  std::vector<const Node*> asked_for;
+  for (const py::handle value : tensors) {
+    if (!THPVariable_Check(value.ptr())) {
+      return false;
+    }
+    roots.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(value.ptr())));
+  }
+  for (const py::handle value : inputs) {
+    if (THPVariable_Check(value.ptr())) {
+      asked_for.push_back(THPVariable_Unpack(value.ptr()).grad_fn().get());
+    }
+  }
+  return leaves_graph_at_once(roots, asked_for);
+}
+
 std::string describe(const Walk& walk) {
   std::string text;
   for (const auto& [name, value] : in_words(walk)) {
@@ -197,9 +217,11 @@ void bind_walk(py::module_& module) {
   py::class_<Walk>(module, "Walk", "A live autograd graph, walked: its nodes, saved tensors and key.")
       .def(
           py::init([](const py::sequence& tensors, const py::sequence& grads, bool keep_graph,
-                      const std::optional<py::sequence>& inputs, bool accumulates) {
-            return std::make_unique<Walk>(make_request(tensors, grads, keep_graph, inputs, accumulates));
-          }))
+                      const std::optional<py::sequence>& inputs, bool accumulates, bool create_graph) {
+            return std::make_unique<Walk>(make_request(tensors, grads, keep_graph, inputs, accumulates, create_graph));
+          }),
+          py::arg(), py::arg(), py::arg(), py::arg(), py::arg(), py::arg("create_graph") = false)
+      .def_property_readonly("create_graph", [](const Walk& walk) { return walk.request.create_graph; })
       .def_property_readonly("num_nodes", [](const Walk& walk) { return walk.nodes.size(); })
       .def_property_readonly("tensors", [](const Walk& walk) { return to_python(walk.tensors); })
       .def_readonly("number_inputs", &Walk::number_inputs)
@@ -239,6 +261,7 @@ void bind_walk(py::module_& module) {
       .def_readonly("tensor_numbers", &Walk::tensor_numbers)
       .def("target_numbers", target_numbers)
       .def_property_readonly("order", &Walk::order);
+  module.def("leaves_graph", torch::wrap_pybind_function(leaves_graph), "Whether a pass under create_graph is known to leave one.");
   module.def("metadata_of", metadata_of, "What a boundary's result must look like.");
   module.def("is_wrapped_number", [](const py::handle& value) {
     return THPVariable_Unpack(value.ptr()).unsafeGetTensorImpl()->is_wrapped_number();

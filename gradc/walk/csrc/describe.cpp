@@ -66,6 +66,7 @@ std::string tensor_in_words(const Walk& walk, size_t number) {
 Facts in_words(const Walk& walk) {
   Facts words = in_words(walk.ambient);
   words.emplace_back("asked for", asked_in_words(walk.request));
+  words.emplace_back("create_graph", walk.request.create_graph ? "True" : "False");
   words.emplace_back("roots", edges_in_words(walk, walk.request.roots));
   words.emplace_back("inputs=", edges_in_words(walk, walk.request.outputs));
   for (size_t i = 0; i < walk.nodes.size(); ++i) {

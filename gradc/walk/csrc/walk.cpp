@@ -24,6 +24,19 @@ using torch::dynamo::autograd::SizeInput;
 namespace {
 
 constexpr uint32_t max_edges = 2000;
+constexpr size_t max_nodes_looked_at = 8;
+constexpr auto leaves_a_graph = "create_graph";
+
+// Whether a generated node may read what requires a gradient: it does, or hooks of the user's unpack what it saved.
+bool reads_history(Node& node) {
+  AutogradCompilerCall compiler(SizeInput::STATIC);
+  NodeCall call(0, c10::intrusive_ptr<Node>::reclaim_copy(&node));
+  CompiledNodeArgs arguments(compiler, call);
+  node.compiled_args(arguments);
+  const auto& held = compiler.tensor_args.inputs;
+  return !compiler.sv_to_hooks.empty() || !compiler.lifted_ivalue_args.args.empty() ||
+      std::any_of(held.begin(), held.end(), [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+}
 
 uint64_t packed(std::array<int8_t, 8> parts) {
   uint64_t word = 0;
@@ -59,6 +72,21 @@ void append_input_metadata(Bytes& key, Numbers& numbers, const Node& node) {
 
 } // namespace
 
+bool leaves_graph_at_once(const edge_list& roots, const std::vector<const Node*>& asked_for) {
+  Node* node = roots.size() == 1 ? roots[0].function.get() : nullptr;
+  for (size_t number = 0; node && number < max_nodes_looked_at && is_capturable(*node, kind_of(*node)); ++number) {
+    if (std::find(asked_for.begin(), asked_for.end(), node) != asked_for.end()) {
+      return false;
+    }
+    if (reads_history(*node)) {
+      return true;
+    }
+    const auto& edges = node->next_edges();
+    node = edges.size() == 1 ? edges[0].function.get() : nullptr;
+  }
+  return false;
+}
+
 size_t input_numbers(const Walk& walk, const Edge& edge) {
   size_t position = walk.nodes[walk.index_of(edge.function.get())].input_numbers;
   for (uint32_t i = 0; i < edge.input_nr; ++i) {
@@ -88,6 +116,9 @@ void append_metadata(Bytes& key, Numbers& numbers, const at::Tensor& tensor) {
 }
 
 Walk::Walk(Request asked) : request(std::move(asked)) {
+  if (request.create_graph && request.accumulates) {
+    throw Unsupported(leaves_a_graph);
+  }
   key.reserve(1 << 15);
   numbers.reserve(1 << 12);
   tensors.reserve(256);
@@ -115,6 +146,9 @@ Walk::Walk(Request asked) : request(std::move(asked)) {
         add_state(i);
       }
     }
+    if (request.create_graph && live.is_opaque && live.is_needed) {
+      refuse_graph_behind(*live.node);
+    }
     live.last_tensor = tensors.size();
     live.end = key.size();
   }
@@ -128,6 +162,9 @@ int32_t Walk::add_tensor(const at::Tensor& tensor) {
   }
   const auto [index, is_new] = tensor_index_.insert(tensor.unsafeGetTensorImpl(), static_cast<int32_t>(tensors.size()));
   if (is_new) {
+    if (request.create_graph && tensor.requires_grad()) {
+      throw Unsupported(leaves_a_graph);
+    }
     tensors.push_back(tensor);
   }
   append(key, index);
@@ -171,6 +208,13 @@ void Walk::add_state(size_t node) {
     found.push_back(add_tensor(held));
   }
   add_numbers(node, found);
+}
+
+// A node that runs live under create_graph must be a generated one with hooks, whose formula reads nothing with a history.
+void Walk::refuse_graph_behind(Node& node) {
+  if (!is_capturable(node, kind_of(node)) || reads_history(node)) {
+    throw Unsupported(leaves_a_graph);
+  }
 }
 
 // Numbers that a node saved as tensors reach a recording mode as plain numbers. Those of products and quotients are known
@@ -255,6 +299,7 @@ void Walk::find_needed() {
 }
 
 void Walk::add_roots() {
+  append(key, request.create_graph);
   append(key, request.accumulates);
   append(key, request.is_partial);
   append(key, request.roots.size());

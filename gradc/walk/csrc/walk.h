@@ -10,6 +10,7 @@
 // Capturable. A node that torch generated, without hooks, whose saved tensors have no unpack hooks. Its constants are in the
 //             key through its own `compiled_args`. Every other node is opaque: it runs live, with its own hooks, also on a
 //             hit, so the key holds its type and edges only.
+// create_graph. Captured where the pass leaves no graph, since nothing that its nodes read requires a gradient.
 // The GIL.    Held: hooks and gradients may be Python objects. Nothing of the user's runs here.
 #pragma once
 
@@ -40,6 +41,7 @@ struct Request {
   variable_list grads;
   edge_list outputs;
   bool keep_graph = false;
+  bool create_graph = false;
   bool is_partial = false;
   bool accumulates = true;
 };
@@ -104,6 +106,7 @@ class Walk {
   void add_roots();
   void add_node(LiveNode& live);
   void add_leaf(LiveNode& live);
+  static void refuse_graph_behind(Node& node);
   void add_state(size_t node);
   void add_numbers(size_t node, const std::vector<int32_t>& found);
   void add_tensors();
@@ -113,6 +116,10 @@ class Walk {
   std::vector<int32_t> targets_; // the node that each edge leads to, in the order of nodes and edges; -1: none
   size_t next_target_ = 0;
 };
+
+// Whether a pass under create_graph leaves a graph behind, if one of the first nodes under a single root tells: most need not be
+// walked to know. As long as a node is not asked for, and leads to one other only, both run.
+bool leaves_graph_at_once(const edge_list& roots, const std::vector<const Node*>& asked_for);
 
 // Where the sizes that the edge's input must have begin in Walk::numbers.
 size_t input_numbers(const Walk& walk, const Edge& edge);
