@@ -129,8 +129,12 @@ def analyse_outputs(hoisted: Hoisted, facts: Facts) -> Outputs:
 
 
 def refuse_views_used_inside(tape: Tape, outputs: Outputs, segments: Sequence[Segment]) -> None:
-    """A view of an intermediate is made again behind the segments; gradients from inside would not meet there."""
+    """A view of an intermediate is made again behind the segments; gradients from inside would not meet there.
+
+    Nor would those that second order sends to the view as the saved result of an op in place on it.
+    """
     inner = {edge for segment in segments for node in segment.nodes for edge in node.next_functions}
+    inner |= {saved.edge for saved in tape.saved if saved.edge is not None}
     for out, kind in zip(tape.outputs, outputs.kinds, strict=True):
         if isinstance(kind, AliasOfIntermediate) and kind.requires_grad and edge_of(out) in inner:
             raise UnsupportedError("view of an intermediate that is returned and used inside")
@@ -244,14 +248,25 @@ class _Analysis:
         """
         if any(instruction.op in LAZY_VIEWS for instruction, _ in steps):
             return False
-        return self.num_uses(root, steps) == [1] * len(steps) + [0]
+        return self.num_uses(root, steps) == [1] * len(steps) + [0] and not self.is_saved(steps)
 
     def refuse_other_than_used(self, root: torch.Tensor, steps: list[ViewStep]) -> None:
-        """A view that the region uses, or whose root it uses, can be one behind it: if it is a strided part, never written."""
-        if any(call.op in NOT_STRIDED or slot in self.tape.rewritten for call, slot in steps):
+        """A view that the region uses, or whose root it uses, can be one behind it: if it is a strided part.
+
+        Not if it was written into, but by an op that saved it: then its segment ends where eager's view has its new node.
+        """
+        is_saved = self.is_saved(steps)
+        is_written = not is_saved and any(slot in self.tape.rewritten for _, slot in steps)
+        if is_written or any(call.op in NOT_STRIDED for call, _ in steps):
             raise UnsupportedError("view of an intermediate that is no strided part of it, or was written into")
-        if sum(self.num_uses(root, steps)) <= len(steps) or not native.is_built():
+        is_used = is_saved or sum(self.num_uses(root, steps)) > len(steps)
+        if not is_used or not native.is_built():
             raise UnsupportedError("view of an intermediate that is returned and used inside")
+
+    def is_saved(self, steps: list[ViewStep]) -> bool:
+        """True if the last of the views is what an op in place on it saved: second order sends gradients there."""
+        last = self.tape.tensor_of(steps[-1][1])
+        return is_recorded(last) and any(saved.edge == edge_of(last) for saved in self.tape.saved)
 
     def num_uses(self, root: torch.Tensor, steps: list[ViewStep]) -> list[int]:
         """How often the region uses the root, and each view on the way from it; none where gradients go by other ways."""

@@ -60,6 +60,7 @@ def patches() -> Patches:
             dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_the_order_of_sets(is_ours),
+            dynamo.make_objects_as_python_does(is_ours),
             dynamo.keep_views_in_graphs(is_ours),
             dynamo.keep_what_gradc_compiled(is_ours),
             dynamo.leave_broken_autocast_blocks_to_python(is_ours),

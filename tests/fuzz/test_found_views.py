@@ -349,3 +349,47 @@ def test_input_overwritten_after_a_function_of_a_part():
     check(
         input_overwritten_after_a_function_of_a_part_step, leaf(3, 4), constant(3, 4, dtype=torch.float64), allow_fallback=True
     )
+
+
+def saved_result_of_a_view_returned_with_its_base_step(compile, a):
+    events = []
+
+    @compile()
+    def f(a):
+        t1 = a.reciprocal().clamp(-2, 2)
+        t2 = t1.as_strided(t1.shape, t1.stride())
+        t2.tanh_()
+        torch._dynamo.graph_break()
+        return {"p": t2 @ t1.t()}
+
+    out = f(a)
+    grad = torch.autograd.grad(loss_of(out, "p"), a, create_graph=True)[0]
+    return events, torch.autograd.grad(grad.square().sum(), a)
+
+
+def test_saved_result_of_a_view_returned_with_its_base():
+    """Second order sends a gradient to what tanh_ saved, which is the view: it is added up there, not inside of the region."""
+    for _ in range(10):
+        check(saved_result_of_a_view_returned_with_its_base_step, leaf(3, 4), allow_fallback=True)
+
+
+def saved_result_of_a_view_used_several_times_step(compile, a):
+    @compile()
+    def f(a):
+        t1 = (a * 2)[1:]
+        t1.tanh_()
+        return t1
+
+    out = f(a)
+    loss = loss_of({"p": out, "q": out * 3, "r": out * out}, "p", "q", "r")
+    (grad,) = torch.autograd.grad(loss, a, create_graph=True)
+    (slope,) = torch.autograd.grad(grad.square().sum(), a)
+    out = f(a)
+    out.mul_(2)
+    return grad, slope, out._base, torch.autograd.grad(out.sum(), a)
+
+
+def test_saved_result_of_a_view_used_several_times():
+    """What second order sends to the saved result comes in first, the others are added to it."""
+    for _ in range(10):
+        check(saved_result_of_a_view_used_several_times_step, leaf(3, 4))

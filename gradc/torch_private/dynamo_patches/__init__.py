@@ -15,6 +15,7 @@ from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
+from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
@@ -71,6 +72,7 @@ __all__ = [
     "leave_the_process_as_it_is",
     "let_python_choose",
     "look_through_compiled_modules",
+    "make_objects_as_python_does",
     "read_from_the_tensor",
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",
