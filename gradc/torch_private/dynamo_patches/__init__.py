@@ -20,6 +20,7 @@ from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compi
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
+from gradc.torch_private.dynamo_patches.hidden_tensors import look_into_objects
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
@@ -71,6 +72,7 @@ __all__ = [
     "leave_out_unused_work",
     "leave_the_process_as_it_is",
     "let_python_choose",
+    "look_into_objects",
     "look_through_compiled_modules",
     "make_objects_as_python_does",
     "read_from_the_tensor",

@@ -1,0 +1,88 @@
+"""Functions that reach tensors only through objects, as a trainer's method with nothing but ``self`` does.
+
+Dynamo looks for tensors among a function's variables, in lists and dictionaries, but not in objects; and a function that was
+once called without any it leaves to Python for good, uncounted.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._dynamo import convert_frame
+from torch._dynamo.convert_frame import CatchErrorsWrapper
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+NO_TENSORS = "no tensor-related objects found in frame"
+_MOST_OBJECTS = 200  # that are looked into
+_MOST_CALLS = 64  # without tensors, until a function is left to Python for good: to look takes some 10 us
+_LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+
+
+def look_into_objects(is_ours: IsOurs) -> Patch:
+    """Look into objects' attributes, too, and look again at the next calls."""
+    num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def make_look(original: Method) -> Method:
+        @functools.wraps(original)
+        def has_tensor_in_frame(frame: Any) -> bool:
+            return original(frame) or (is_compiling_for_gradc() and reach_tensors(frame.f_locals.values()))
+
+        return has_tensor_in_frame
+
+    def make_handle(original: Method) -> Method:
+        @functools.wraps(original)
+        def handle_skip(self: Any, result: Any, frame: Any) -> Any:
+            result = original(self, result, frame)
+            if result.skip_reason != NO_TENSORS or not is_ours(self):
+                return result
+            num_calls[frame.f_code] = num_calls.get(frame.f_code, 0) + 1
+            return dataclasses.replace(result, apply_to_code=num_calls[frame.f_code] >= _MOST_CALLS)
+
+        return handle_skip
+
+    return Patch(
+        "look_into_objects",
+        "Dynamo leaves a function to Python whose tensors lie in objects, or that was called without any once.",
+        (
+            Replace(convert_frame, "has_tensor_in_frame", make_look),
+            Replace(CatchErrorsWrapper, "_handle_skip", make_handle),
+        ),
+    )
+
+
+def reach_tensors(values: Iterable[Any]) -> bool:
+    """True if one of the first objects that are reached from these, by attributes and as items, is a tensor or a module.
+
+    Runs no code of the objects'.
+    """
+    queue, seen = collections.deque(values), set[int]()
+    while queue and len(seen) < _MOST_OBJECTS:
+        value = queue.popleft()
+        if issubclass(type(value), (torch.Tensor, torch.nn.Module)):
+            return True
+        if id(value) not in seen and not issubclass(type(value), _LEAVES):
+            seen.add(id(value))
+            queue.extend(_inside(value))
+    return False
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Items and attributes."""
+    if issubclass(type(value), dict):
+        items = list(dict.values(value))
+    else:
+        items = list(value) if type(value) in (list, tuple, set, frozenset, collections.deque) else []
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return items[:_MOST_OBJECTS]
+    return [*items, *dict.values(attributes)][:_MOST_OBJECTS]
