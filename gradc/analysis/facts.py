@@ -20,6 +20,10 @@ from gradc.torch_private.autograd import sequence_nr
 
 Use = tuple[Node, int]  # a node, and the number of one of its next edges
 
+_aten = torch.ops.aten
+# Of inference tensors alone: abs, clone, masked_fill and others count their writes into their own result, these do not.
+_ARITHMETIC = frozenset((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
@@ -54,7 +58,7 @@ class Facts:
         call = self.tape.program.instructions[self._made_by[slot]]
         read = [self.tape.tensor_of(slot) for slot in call.reads]
         is_alone = bool(read) and all(tensor.is_inference() or any(tensor is one for one in given) for tensor in read)
-        return is_alone and torch.Tag.pointwise not in call.op.tags
+        return is_alone and call.op not in _ARITHMETIC
 
     @functools.cached_property
     def uses(self) -> Mapping[Edge, Sequence[Use]]:

@@ -88,6 +88,7 @@ def patches() -> Patches:
             dynamo.look_through_compiled_modules(is_ours, module_of, is_forward),
             dynamo.compile_under_our_settings(is_ours, _aside_and_quiet),
             leave_out_handled_errors(),
+            dynamo.tell_tensors_apart(is_ours),
             dynamo.warn_at_each_call(is_ours),
             dynamo.warn_of_nothing(),
             dynamo.leave_out_unused_work(),

@@ -39,7 +39,7 @@ def test_what_is_made_of_them_outside_of_inference_mode_has_eagers_version() -> 
         def made_inside(cached: torch.Tensor) -> tuple[torch.Tensor, ...]:
             with torch.inference_mode():
                 doubled = cached * 2
-            return doubled.mean(), doubled.exp(), (doubled.sum(0, keepdim=True) * 2).view(-1)
+            return doubled.mean(), doubled.exp(), (doubled.sum(0, keepdim=True) * 2).view(-1), doubled.clone(), doubled.abs()
 
         outs = compile(lambda cached: (cached.mean(), cached.exp(), cached.sum(0, keepdim=True).view(-1)))(cached)
         outs += compile(made_inside)(cached)

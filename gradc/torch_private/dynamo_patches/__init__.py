@@ -21,6 +21,7 @@ from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.hidden_tensors import look_into_objects
+from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
@@ -87,6 +88,7 @@ __all__ = [
     "take_data_of_subclasses",
     "tell_graph_breaks",
     "tell_skipped_frames",
+    "tell_tensors_apart",
     "trace_inner_gradients",
     "trace_short_recurrences",
     "unpack_whole_tensors",
