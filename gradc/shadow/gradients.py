@@ -9,6 +9,9 @@ call cannot be told from what came from inside.
 
 Under create_graph the pass is a call itself: the gradients that it sent are further outputs, eager's copies of them beside, and
 those that it was given are further inputs. So the backward of a backward is verified in the same way, at any order.
+
+What is heard belongs to the pass whose number the engine gives in the thread that hears it. Of passes that go through one call
+at once, in several threads or one inside another, the first to begin is compared; only it may change what is watched.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +43,7 @@ HIGHER = "backward of a backward"
 
 @dataclasses.dataclass
 class _Pass:
-    """One backward pass, as far as it has come.
+    """One backward pass, as far as it has come. What torch calls at its end holds this, so that one that fails leaves nothing.
 
     Attributes:
         first_number: the sequence number of the first node that it can make.
@@ -48,6 +53,7 @@ class _Pass:
         before: of the node that runs, what the engine had for its edges.
         reached, ran: nodes of outputs that the pass comes to, and those of them that it does not end before.
         nested: whether the gradient of an output is made of another's.
+        is_compared: False for one that is left out, at whichever output it comes in, and for one that is over.
     """
 
     is_differentiable: bool
@@ -61,6 +67,7 @@ class _Pass:
     reached: set[Any] = dataclasses.field(default_factory=set)
     ran: set[Any] = dataclasses.field(default_factory=set)
     nested: bool = False
+    is_compared: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +88,8 @@ def _nothing_else(shadow: Shadow) -> Shadow:
 
 def watch(outputs: Sequence[Output], inputs: Sequence[Input], first_number: int, shadow: Shadow) -> None:
     """Compare each backward pass through the nodes that were made from ``first_number`` on."""
-    inside = nodes_between([output.edge[0] for output in outputs], first_number)
+    ends = {given.edge for given in inputs}
+    inside = nodes_between([output.edge[0] for output in outputs], first_number, ends.__contains__)
     known = cut_at_casts(outputs, inputs, inside)
     for _ in range(len(inputs) - len(known)):
         shadow.leave_out("gradient of a weight that is cast by autocast and otherwise, or before the call")
@@ -95,7 +103,8 @@ class _Watch:
         self.outputs: list[Output] = []
         self.inputs: list[Input] = []
         self.shadow, self.reason, self.leads_elsewhere, self.has_python = shadow, "", False, False
-        self.passes: dict[int, _Pass] = {}
+        self.passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
+        self.lock = threading.RLock()
 
     def add(self, outputs: Sequence[Output], inputs: Sequence[Input], nodes: Sequence[Any]) -> None:
         """Watch these nodes, too."""
@@ -124,12 +133,24 @@ class _Watch:
         number = task_id()
         if number == -1 or number in self.passes:
             return
-        reason = self.reason or unsupported_mode() or ("batched gradients" if _are_batched(grads) else "")
+        current = _Pass(torch.is_grad_enabled(), is_graph_kept(), next_sequence_nr(), self.shadow.state())
+        with self.lock:
+            reason = self._why_left_out(grads)
+            current.is_compared = not reason
+            self.passes[number] = current
+        call_when_backward_ends(functools.partial(self._end, current))
         if reason:
-            self._leave_out(reason, torch.is_grad_enabled())
-            return
-        self.passes[number] = _Pass(torch.is_grad_enabled(), is_graph_kept(), next_sequence_nr(), self.shadow.state())
-        call_when_backward_ends(functools.partial(self._compare, number))
+            self._leave_out(reason, current.is_differentiable)
+
+    def _why_left_out(self, grads: Sequence[Tensor | None]) -> str:
+        if any(other.is_compared for other in self.passes.values()):
+            return "passes through one graph at once"
+        return self.reason or unsupported_mode() or ("batched gradients" if _are_batched(grads) else "")
+
+    def _current(self) -> _Pass | None:
+        """The pass that runs in this thread, if it is compared."""
+        current = self.passes.get(task_id())
+        return current if current is not None and current.is_compared else None
 
     def _leave_out(self, reason: str, is_differentiable: bool) -> None:
         self.shadow.leave_out(reason)
@@ -138,7 +159,7 @@ class _Watch:
 
     def _note_tangents(self, places: list[tuple[int, int]], _: Any, grads: Sequence[Tensor | None]) -> None:
         """A post hook: what other hooks made of the gradients, the node has got."""
-        if (current := self.passes.get(task_id())) is not None:
+        if (current := self._current()) is not None:
             for place, number in places:
                 if (grad := grads[place]) is not None and self.outputs[number].is_entered():
                     edge = gradient_edge(grad) if grad.requires_grad else None
@@ -154,13 +175,13 @@ class _Watch:
                     current.arrived.setdefault(number, Arrivals())
 
     def _note_sums(self, places: list[tuple[int, int]], _: Sequence[Tensor | None]) -> None:
-        if (current := self.passes.get(task_id())) is not None and current.is_differentiable:
+        if (current := self._current()) is not None and current.is_differentiable:
             node = current_autograd_node()
             if not isinstance(node, torch.autograd.function.BackwardCFunction):  # they take nothing out of the engine's buffers
                 current.before = {place: _sum_so_far(node, place) for place, _ in places}
 
     def _note_arrivals(self, places: list[tuple[int, int]], grads: Sequence[Tensor | None], _: Any) -> None:
-        if (current := self.passes.get(task_id())) is None:
+        if (current := self._current()) is None:
             return
         before, current.before = current.before, {}
         taken: set[int] = set()
@@ -171,8 +192,15 @@ class _Watch:
                 current.arrived.setdefault(number, Arrivals()).add(grad, had, is_taken)
                 taken.add(number)
 
-    def _compare(self, number: int) -> None:
-        current = self.passes.pop(number)
+    def _end(self, current: _Pass) -> None:
+        if not current.is_compared:
+            return
+        try:
+            self._compare(current)
+        finally:
+            current.is_compared = False
+
+    def _compare(self, current: _Pass) -> None:
         wanted = [place for place, _ in enumerate(self.inputs) if place in current.arrived]
         if wanted and current.tangents:
             try:
@@ -230,7 +258,9 @@ class _Watch:
             self.reason = str(error)
             return
         roots = [output.edge[0] for output in outputs]
-        self.add(outputs, inputs, nodes_between(roots, current.first_number, ends.__contains__))
+        known = set(nodes_between([output.edge[0] for output in self.outputs], 0, ends.__contains__))
+        made = nodes_between(roots, current.first_number, lambda edge: edge in ends or edge[0] in known)
+        self.add(outputs, inputs, made)
 
 
 def _outputs(arrived: Sequence[tuple[Input, Tensor | None, Arrivals]], ends: set[Edge]) -> list[Output]:

@@ -39,7 +39,10 @@ class Input:
 
 
 def nodes_between(roots: Iterable[Any], first_number: int, is_end: Callable[[Edge], bool] = lambda _: False) -> list[Any]:
-    """The nodes that were made from ``first_number`` on, up to the edges that are an end; those of leaves have no number."""
+    """The nodes that this thread made from ``first_number`` on, up to the edges that are an end, and leaves.
+
+    Every thread numbers its nodes by itself: what others made may have any number, and must lie behind an end.
+    """
     found: dict[Any, None] = {}
     waiting = list(roots)
     while waiting:

@@ -17,6 +17,7 @@ On a difference the call's result is eager's, the difference is told and counted
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import threading
 import warnings
@@ -79,7 +80,7 @@ class _Verifier:
             return self.target(*args, **kwargs)
         if self.num_compiled != num_compiled():
             self.num_compiled, self.left = num_compiled(), self.num_calls
-        if self.left == 0 or _local.is_verifying:
+        if self.left <= 0 or _local.is_verifying:
             return self.compiled(*args, **kwargs)
         self.left -= 1
         return self._call_verified(args, kwargs)
@@ -154,7 +155,8 @@ class _Verifier:
         if config.backward_pass_autocast != "ambient":
             _leave_out("a backward under another autocast than eager's")
         elif inputs and outputs:
-            watch(outputs, inputs, first_number, Shadow(process.settings, run.again, self._judge_backward, _leave_out))
+            again = functools.partial(_again, run)
+            watch(outputs, inputs, first_number, Shadow(process.settings, again, self._judge_backward, _leave_out))
 
     def _judge_backward(self, found: list[str]) -> None:
         self.num_compiled = num_compiled()
@@ -192,6 +194,16 @@ class _Verifier:
         lines = [f"gradc: {self.name} does not do what eager does.", *(f"  {text}" for _, text in found[:MAX_TOLD]), *more]
         lines += [f"  at {place}"] if (place := _place(self.target)) else []
         warnings.warn("\n".join([*lines, f"  {consequence}"]), DifferenceWarning, stacklevel=2)
+
+
+def _again(run: Run, *arguments: Any) -> Any:
+    """``run.again`` while no other thread verifies anything. Does not wait: the other may need the thread that this runs in."""
+    if not _one_at_a_time.acquire(blocking=False):
+        raise UnverifiableError("another thread is busy")
+    try:
+        return run.again(*arguments)
+    finally:
+        _one_at_a_time.release()
 
 
 def _has_been_written(tensor: Tensor) -> Callable[[], bool]:
