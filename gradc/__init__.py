@@ -8,7 +8,7 @@ from gradc.frontend.api import compile
 from gradc.frontend.control import disable, reset
 from gradc.frontend.patches import patches
 from gradc.journal import counters
-from gradc.report.check import check
+from gradc.parity.check import check
 from gradc.report.explain import explain
 
 __all__ = [

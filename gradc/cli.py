@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import runpy
 import sys
 import traceback
@@ -22,7 +23,9 @@ from gradc import environment
 from gradc.backends import DEFAULT_BACKEND
 from gradc.demo import main as demo
 from gradc.errors import ConfigError, GradcError
-from gradc.report.check import check
+from gradc.parity.against import GRADC, Redirection, compiler_of, redirected
+from gradc.parity.check import check_with
+from gradc.parity.report import Report
 from gradc.report.explain import explain
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -73,7 +76,15 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
 def _add_check(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_check)
     command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    command.add_argument("--steps", type=whole_number, default=1, metavar="N", help="how often to call it in each run")
+    command.add_argument(
+        "--against",
+        default=GRADC,
+        metavar="COMPILER",
+        help="gradc, or a backend of torch.compile, for example inductor or aot_eager; default: %(default)s",
+    )
     command.add_argument("--backend", help="the backend of gradc to check; default: gradc's own default")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:
@@ -94,16 +105,22 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
+    with redirected(compiler_of(options.against, options.backend)) as redirection:
+        report = _checked(options, redirection)
+    print(json.dumps(report.to_dict(), indent=2) if options.json else report)
+    return (0 if report.ok else 1) if report.is_conclusive else 2
+
+
+def _checked(options: argparse.Namespace, redirection: Redirection) -> Report:
+    """The file is loaded here, so that what it compiles at its top level is compiled with the compiler asked for."""
     step = load_function(options.target, "check")
     try:
-        report = check(step, backend=options.backend)
+        return check_with(redirection, step, (), options.steps)
     except GradcError:
         raise
     except Exception as error:
         traceback.print_exc()
         raise ConfigError(f"gradc check {options.target}: the step itself raises {type(error).__name__}, in eager.") from error
-    print(report)
-    return (0 if report.ok else 1) if report.is_conclusive else 2
 
 
 def run_explain(options: argparse.Namespace) -> int:

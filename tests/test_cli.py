@@ -10,6 +10,7 @@ import torch
 import gradc
 from gradc import native
 from gradc.cli import main
+from gradc.parity.against import Compiler
 
 STEP = """
 import torch
@@ -39,14 +40,15 @@ def step_file(tmp_path):
 def test_check_finds_no_difference(step_file, capsys):
     assert main(["check", f"{step_file}:right"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 values compared: all are eager's, bit for bit.\ngraph break: ")
+    assert out.startswith("4 values compared: all are eager's, bit for bit.\ngraph break: ")
     assert "code: torch.manual_seed(1)" in out
 
 
 def test_check_finds_a_difference(step_file, capsys, monkeypatch):
-    monkeypatch.setattr("gradc.report.check.compile", lambda step, **options: lambda: -step())
+    turned = Compiler("turned", lambda step: lambda: -step(), is_counted=False)
+    monkeypatch.setattr("gradc.cli.compiler_of", lambda against, backend: turned)
     assert main(["check", f"{step_file}:right"]) == 1
-    assert "2 values compared: 1 are not eager's.\nvalue " in capsys.readouterr().out
+    assert "4 values compared: 1 are not eager's.\nAgainst turned: wrong: 1.\nvalue " in capsys.readouterr().out
 
 
 def test_check_proves_nothing_where_eager_is_not_reproducible_or_nothing_is_compiled(step_file, capsys):
@@ -92,7 +94,7 @@ def step():
 """
     )
     assert main(["check", f"{path}:step"]) == 0
-    assert capsys.readouterr().out.startswith("3 values compared: all are eager's, bit for bit.\n")
+    assert capsys.readouterr().out.startswith("5 values compared: all are eager's, bit for bit.\n")
 
 
 def test_explain(step_file, capsys):

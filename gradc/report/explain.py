@@ -21,7 +21,7 @@ from gradc.frontend.control import reset
 from gradc.frontend.pays import verdict_of
 from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Fallback, Graph, Uncompiled, listening
-from gradc.report.check import copies, differentiate
+from gradc.parity.observe import copies, differentiate
 from gradc.text_table import table
 from gradc.torch_private.dynamo import compilations, is_compiled
 

@@ -89,3 +89,13 @@ def backend_of(compiled: Any) -> Any:
 def is_compiled_autograd_enabled() -> bool:
     """True where torch's own compiled autograd is."""
     return bool(torch._dynamo.compiled_autograd.compiled_autograd_enabled)
+
+
+def num_graphs() -> int:
+    """How many graphs Dynamo handed to a backend in this process so far."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def list_of_backends() -> list[str]:
+    """The names that torch.compile knows, debugging ones too."""
+    return torch._dynamo.list_backends(exclude_tags=("experimental",))

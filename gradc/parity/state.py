@@ -1,17 +1,18 @@
 """What a step works on without being given it: the models, optimizers and tensors that it names as globals or closes over.
 
-    held_by:   function -> {name: model, optimizer, scheduler or tensor}
-    restoring: what is held -> a context that puts everything back as it was
+held_by:    function -> {name: model, optimizer, scheduler, generator or tensor}
+generators: () -> {name: state} of the process's generators of random numbers
+restoring:  what is held -> a context that puts everything back as it was, generators and modes of the process, too
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
-import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradc.bits import same_bits
+from gradc.shadow import process
 
-_HELD = (nn.Module, Optimizer, LRScheduler, Tensor)
+_WITH_STATE_DICT = (Optimizer, LRScheduler, torch.amp.GradScaler)
+_HELD = (nn.Module, Tensor, torch.Generator, random.Random, *_WITH_STATE_DICT)
 _PLAIN = (bool, int, float, str)
 
 
 def held_by(step: Any) -> dict[str, Any]:
-    """Each once, under the first name that leads there. Functions of the same file are followed, and objects of its classes."""
+    """Each once, under the first name that leads there. Functions of the same file are followed, and objects of its classes.
+
+    What a function names has that name alone; only where two things would have it, the function's name is before it.
+    """
     found: dict[str, Any] = {}
     seen: set[int] = set()
     module = getattr(step, "__module__", None)
@@ -39,7 +45,8 @@ def held_by(step: Any) -> dict[str, Any]:
             found[name] = value
             return
         for inner, part in _parts(value, module):
-            visit(f"{name}.{inner}" if name and inner else name or inner, part)
+            is_named = isinstance(value, types.FunctionType) and inner and inner not in found
+            visit(inner if is_named else f"{name}.{inner}" if name and inner else name or inner, part)
 
     if not isinstance(step, nn.Module):
         visit("", step)
@@ -76,24 +83,43 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+def has_state_dict(value: Any) -> bool:
+    """True for what is no module, and keeps the state that training changes in a ``state_dict``."""
+    return isinstance(value, _WITH_STATE_DICT)
+
+
+def generators() -> dict[str, Any]:
+    """``{"torch's random numbers": state}``, and Python's, NumPy's and CUDA's where they are used."""
+    return {name: value for name, value in process.settings().items() if name.endswith("random numbers")}
+
+
 @contextlib.contextmanager
-def restoring(held: Sequence[Any]) -> Iterator[None]:
+def restoring(held: Iterable[Any]) -> Iterator[None]:
     """Put back, behind it: values and gradients of tensors, modes and numbers of modules, optimizers, generators."""
-    restore = [_snapshot(value) for value in held] + list(_generators())
+    restore, settings = [_snapshot(value) for value in held], process.settings()
     try:
         yield
     finally:
         for put_back in restore:
             put_back()
+        process.put_back(settings)
 
 
-def _snapshot(value: Any) -> Callable[[], None]:
+def _snapshot(value: Any) -> Callable[[], Any]:
     if isinstance(value, Tensor):
         return _of_tensor(value)
     if isinstance(value, nn.Module):
         return _of_module(value)
+    if isinstance(value, torch.Generator | random.Random):
+        return _of_generator(value)
     state = copy.deepcopy(value.state_dict())
     return lambda: value.load_state_dict(copy.deepcopy(state))
+
+
+def _of_generator(generator: Any) -> Callable[[], Any]:
+    if isinstance(generator, torch.Generator):
+        return functools.partial(generator.set_state, generator.get_state())
+    return functools.partial(generator.setstate, generator.getstate())
 
 
 def _of_tensor(tensor: Tensor) -> Callable[[], None]:
@@ -123,12 +149,3 @@ def _of_module(module: nn.Module) -> Callable[[], None]:
 
 def _numbers(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
-
-
-def _generators() -> Iterator[Callable[[], None]]:
-    of_python, of_torch = random.getstate(), torch.random.get_rng_state()
-    yield lambda: random.setstate(of_python)
-    yield lambda: torch.random.set_rng_state(of_torch)
-    if numpy := sys.modules.get("numpy"):
-        of_numpy = numpy.random.get_state()
-        yield lambda: numpy.random.set_state(of_numpy)

@@ -47,44 +47,43 @@ class Leaving(nn.Module):
         return y
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, name: str, number: float, change: Change) -> Any:
+def checked(name: str, number: float, change: Change) -> Any:
     """What gradc.check says where the compiled step leaves something else than the eager one."""
 
-    def wrong(step: Leaving, **options: Any) -> Leaving:
+    def wrong(step: Leaving) -> Leaving:
         step.change = change
         return step
 
-    monkeypatch.setattr("gradc.report.check.compile", wrong)
-    return gradc.check(Leaving(name, number), torch.ones(2, requires_grad=True))
+    return gradc.check(Leaving(name, number), torch.ones(2, requires_grad=True), against=wrong)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_bit_in_every_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bit_in_every_place(name: str) -> None:
     for number, change in CHANGES:
-        report = checked(monkeypatch, name, number, change)
+        report = checked(name, number, change)
         assert [difference.name for difference in report.differences] == [name], (number, str(report))
         with pytest.raises(CheckError, match="1 are not eager's"):
             report.raise_if_different()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_nan_is_any_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_nan_is_any_other(name: str) -> None:
     other_nan = torch.tensor([-1, -1], dtype=torch.int32).view(torch.float32)
-    assert checked(monkeypatch, name, float("nan"), lambda t: other_nan).ok
+    assert checked(name, float("nan"), lambda t: other_nan).ok
 
 
 @pytest.mark.parametrize("eager, other", [(0.0, -0.0), (1, 1.0), (None, 0), (1.0, float("nan")), ("a", "b")])
-def test_numbers(eager: Any, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers(eager: Any, other: Any) -> None:
     for compiled, is_ok in ((eager, True), (other, False)):
-        monkeypatch.setattr("gradc.report.check.compile", lambda step, **options: lambda: compiled)
-        assert gradc.check(lambda: eager).ok is is_ok
+        report = gradc.check(lambda: eager, against=lambda step: lambda: compiled)
+        assert report.ok is is_ok
 
 
-def test_sparse_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_gradients() -> None:
     def step(table: Tensor) -> None:
         torch.nn.functional.embedding(torch.tensor([1, 1]), table, sparse=True).sum().backward()
 
-    def wrong(step: Any, **options: Any) -> Any:
+    def wrong(step: Any) -> Any:
         def run(table: Tensor) -> None:
             step(table)
             assert table.grad is not None
@@ -94,8 +93,7 @@ def test_sparse_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
     table = torch.ones(3, 2, requires_grad=True)
     assert gradc.check(step, table).ok
-    monkeypatch.setattr("gradc.report.check.compile", wrong)
-    assert [difference.name for difference in gradc.check(step, table).differences] == ["grad of args[0]"]
+    assert [difference.name for difference in gradc.check(step, table, against=wrong).differences] == ["grad of args[0]"]
 
 
 class Trained:
@@ -121,7 +119,7 @@ def global_step() -> Tensor:
     return trained.step()
 
 
-def test_a_model_and_an_optimizer_that_a_step_names_are_compared_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_and_an_optimizer_that_a_step_names_are_compared_and_put_back() -> None:
     trained.step()
     before = [*trained.model.state_dict().values(), *(parameter.grad for parameter in trained.model.parameters())]
     before = [value.clone() for value in before] + [copy.deepcopy(trained.optimizer.state_dict())["state"][0]["exp_avg"]]
@@ -138,7 +136,7 @@ def test_a_model_and_an_optimizer_that_a_step_names_are_compared_and_put_back(mo
         after = [*model.state_dict().values(), *(parameter.grad for parameter in model.parameters())]
         assert same_bits([*after, optimizer.state_dict()["state"][0]["exp_avg"]], before)
 
-    def wrong(step: Any, **options: Any) -> Any:
+    def wrong(step: Any) -> Any:
         def run() -> Tensor:
             loss = step()
             model[0].weight.data.mul_(2)
@@ -146,8 +144,7 @@ def test_a_model_and_an_optimizer_that_a_step_names_are_compared_and_put_back(mo
 
         return run
 
-    monkeypatch.setattr("gradc.report.check.compile", wrong)
-    assert [difference.name.split(".", 1)[-1] for difference in gradc.check(closing).differences] == ["0.weight"]
+    assert [difference.name.split(".", 1)[-1] for difference in gradc.check(closing, against=wrong).differences] == ["0.weight"]
 
 
 def test_a_step_that_eager_does_not_repeat_is_no_difference() -> None:
@@ -183,14 +180,13 @@ def test_what_the_step_raises_in_eager_is_raised() -> None:
         gradc.check(step, torch.ones(3))
 
 
-def test_what_only_the_compiled_step_raises_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(step: Any, **options: Any) -> Any:
+def test_what_only_the_compiled_step_raises_is_a_difference() -> None:
+    def wrong(step: Any) -> Any:
         def run(x: Tensor) -> Tensor:
             raise RuntimeError("of the compiler")
 
         return run
 
-    monkeypatch.setattr("gradc.report.check.compile", wrong)
-    report = gradc.check(torch.sin, torch.ones(3))
+    report = gradc.check(torch.sin, torch.ones(3), against=wrong)
     (difference,) = report.differences
     assert (difference.name, difference.compiled) == ("exception", "'RuntimeError: of the compiler'")

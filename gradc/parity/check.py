@@ -1,0 +1,149 @@
+"""Check parity: run the same steps in eager and compiled from the same state, and compare them value by value.
+
+    check: (step, arguments, steps, against) -> Report
+
+What is compared after each step, bit for bit: the results; the gradients of every parameter and tensor argument, Nones,
+dtypes and strides included; what the step left in parameters, buffers, arguments, optimizers, and in the models and tensors
+that it names; and the state of the generators of random numbers. Eager runs twice: what is not eager's own the second time
+is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gradc.errors import ConfigError
+from gradc.frontend.control import reset
+from gradc.journal import Fallback, Graph, Uncompiled, counters, listening
+from gradc.parity.against import GRADC, Compile, Compiler, Redirection, compiler_of, redirected
+from gradc.parity.differences import MISSING, Difference, Kind, Stage, Value, difference
+from gradc.parity.observe import copies, differentiate, holders_of, observe, trained
+from gradc.parity.report import Report
+from gradc.parity.state import held_by, restoring
+from gradc.torch_private.dynamo import num_graphs
+from gradc.torch_private.running_twice import nothing_compiled
+
+Seen = list[dict[str, Value]]  # after each step, every value by its name
+_ERROR = "exception"
+
+
+def check(
+    step: Callable[..., Any],
+    *args: Any,
+    steps: int = 1,
+    against: str | Compile = GRADC,
+    backend: str | None = None,
+) -> Report:
+    """Run ``step(*args)`` some times in eager, twice, and compiled, each from the same state, and compare bit for bit.
+
+    If a result that requires grad is left over (``step`` did not call backward), its sum is differentiated. Forgets what was
+    compiled before (``gradc.reset``), so that it is seen whether anything is. A step that calls torch.compile itself is not
+    compiled as a whole: the calls compile with ``against``.
+
+    Arguments:
+        step: a function or a module. Modules among ``args``, and tensors, are copied. Models, optimizers, schedulers,
+            generators and tensors that a function names as globals or closes over are put back after each run, and so are
+            the generators of random numbers of torch, NumPy and Python.
+        steps: how often the step is called in each run.
+        against: the compiler: "gradc", a backend of torch.compile ("inductor", "aot_eager"), or a function that takes a
+            function or module and returns a compiled one.
+        backend: of ``gradc.compile``; None: its default.
+
+    Returns:
+        A Report: ``.ok``, ``.kind``, ``.is_conclusive``, ``str()``, ``.to_dict()``, ``.raise_if_different()``.
+
+    Raises:
+        ConfigError: if an argument cannot be copied, or there is no such compiler.
+        Exception: what the step raises in eager.
+    """
+    compiler = compiler_of(against, backend)
+    with redirected(compiler) as redirection:
+        return check_with(redirection, step, args, steps)
+
+
+def check_with(redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int) -> Report:
+    """``check``, where torch.compile is redirected already."""
+    if num_steps < 1:
+        raise ConfigError(f"gradc.check: steps={num_steps} is none. Use 1 or more.")
+    runs = Runs(redirection, step, args, num_steps)
+    expected, again = runs.eagerly(), runs.eagerly()
+    reset()
+    num_before = num_graphs()
+    with listening() as events:
+        try:
+            actual = runs.compiled()
+        except Exception as error:
+            actual = [{_ERROR: Value(f"{type(error).__name__}: {error}".splitlines()[0], Stage.OUTPUT)}]
+            expected = again = [{_ERROR: Value(None, Stage.OUTPUT)}]
+    irreproducible = tuple(differences(expected, again))
+    known = {found.name for found in irreproducible}
+    return Report(
+        num_compared=sum(len({*seen, *other}) for seen, other in zip(expected, actual, strict=True)),
+        differences=tuple(found for found in differences(expected, actual) if found.name not in known),
+        irreproducible=irreproducible,
+        num_compiled=_num_compiled(redirection.compiler, num_before, [event.what for event in events]),
+        left_out=tuple(event.what for event in events if isinstance(event.what, Fallback | Uncompiled)),
+        against=redirection.compiler.name,
+        num_steps=num_steps,
+    )
+
+
+class Runs:
+    """The runs of a step, each on fresh copies and from the same state."""
+
+    def __init__(self, redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int) -> None:
+        self._redirection, self._step, self._args, self._num_steps = redirection, step, args, num_steps
+        self._held = held_by(step)
+
+    def eagerly(self) -> Seen:
+        self._redirection.is_eager = True
+        with nothing_compiled():
+            return self._observed(lambda target: target)
+
+    def compiled(self) -> Seen:
+        """Not as a whole where the step, in eager, was seen to say itself what is compiled."""
+        self._redirection.is_eager = False
+        is_whole = not self._redirection.num_calls
+        return self._observed(self._redirection.compile if is_whole else lambda target: target)
+
+    def _observed(self, prepare: Compile) -> Seen:
+        target, inputs = copies(self._step, self._args)
+        holders = holders_of(target, inputs, self._held)
+        with restoring(self._held.values()):
+            run = prepare(target)
+            return [_one_step(run, inputs, holders) for _ in range(self._num_steps)]
+
+
+def _one_step(run: Callable[..., Any], inputs: tuple[Any, ...], holders: dict[str, Any]) -> dict[str, Value]:
+    result = run(*inputs)
+    differentiate(result, trained(holders))
+    return observe(result, holders)
+
+
+def differences(eager: Seen, other: Seen) -> Iterator[Difference]:
+    """In order, step by step; what is computed of values that round otherwise counts as that, however far it is off."""
+    is_grown = False
+    for number, (seen, theirs) in enumerate(zip(eager, other, strict=True), start=1):
+        found = [*_of_stages(seen, theirs, number, is_grown, {Stage.OUTPUT, Stage.GRADIENT})]
+        is_grown = is_grown or any(each.kind is Kind.ROUNDED for each in found)
+        found += _of_stages(seen, theirs, number, is_grown, {Stage.STATE})
+        is_grown = is_grown or any(each.kind is Kind.ROUNDED for each in found)
+        yield from found
+
+
+def _of_stages(
+    eager: dict[str, Value], other: dict[str, Value], step: int, is_grown: bool, stages: set[Stage]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys([*eager, *other]):
+        mine, theirs = eager.get(name, MISSING), other.get(name, MISSING)
+        if (theirs if mine is MISSING else mine).stage in stages and (found := difference(name, mine, theirs, step, is_grown)):
+            yield found
+
+
+def _num_compiled(compiler: Compiler, num_before: int, told: list[Any]) -> int | None:
+    if not compiler.is_counted:
+        return None
+    if not compiler.is_gradc:
+        return num_graphs() - num_before
+    return sum(isinstance(what, Graph) for what in told) + counters["compiled_autograd"]["captures"]
