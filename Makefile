@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix clean
+.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -23,6 +23,7 @@ help:
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
 	@echo "make matrix  the tests on torch 2.13, 2.14 and 2.15, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
+	@echo "make wheel   a wheel for the torch of the environment, and an sdist, in dist; installed and tried without a compiler (minutes)"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -124,5 +125,12 @@ VERSIONS ?=
 matrix:
 	$(PYTHON) -m tests.matrix $(VERSIONS)
 
+# The wheel is compiled from what the sdist holds, in a folder of pip's: nothing of an earlier build gets into it.
+wheel: venv
+	rm -rf dist
+	GRADC_NO_EXTENSION=1 $(BIN)/python setup.py -q sdist
+	GRADC_WHEEL=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --no-cache-dir -w dist dist/gradc-*.tar.gz
+	$(BIN)/python -m tests.try_wheel dist/gradc-*.whl
+
 clean:
-	rm -rf .venv .venv-world build gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-world build dist gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache

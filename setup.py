@@ -1,22 +1,31 @@
-"""Build the optional C++ extension ``gradc._C``; everything else about the package is in pyproject.toml.
+"""Build the optional C++ extension ``gradc._C``, and say for which torch; all else about the package is in pyproject.toml.
 
 Skipped, so that the Python interpreter serves, if there are no sources, if no C++ compiler is found, or if
 ``GRADC_NO_EXTENSION=1``. With a compiler present, a build that fails is an error. It is built against the installed
 torch, hence ``pip install --no-build-isolation -e .``.
+
+``GRADC_WHEEL=1`` is for ``make wheel``: its version and its dependency name the one torch that the extension is for.
 
 ``GRADC_SANITIZE=address`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``;
 ``GRADC_SANITIZE=thread`` with ThreadSanitizer, for ``make tsan``.
 """
 
 import glob
+import importlib.util
 import os
 import pathlib
+import re
 import shutil
+from importlib.metadata import version
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = sorted(glob.glob("gradc/**/csrc/*.cpp", recursive=True) + ["gradc/bindings/module.cpp"])
 HEADERS = sorted(glob.glob("gradc/**/csrc/*.h", recursive=True))
+ANY_TORCH = "torch>=2.13,<2.16"
+OTHERS = ["numpy", "sympy", "tqdm"]
+IS_WHEEL = os.environ.get("GRADC_WHEEL") == "1"
 # What is compiled at once: the sources of some rooms. Torch's headers take six seconds for each unit, so there are few.
 UNITS = {
     "capture": ["bindings", "csrc", "capture", "frontend", "tape"],
@@ -33,6 +42,28 @@ SANITIZERS = {
     # Fences in torch's headers, which it does not know, guard the counts of Python's references.
     "thread": ["-fsanitize=thread", "-Wno-tsan"],
 }
+
+
+class TorchIsMissing(build_ext):
+    """Instead of compiling, where there is no torch to compile for."""
+
+    def run(self) -> None:
+        raise SystemExit(
+            "gradc's extension is compiled for the torch that is installed, and there is none here:"
+            " pip's build isolation hides it.\n"
+            "  pip install --no-build-isolation gradc\n"
+            "  or, for a gradc without the extension, which is slow: GRADC_NO_EXTENSION=1 pip install gradc"
+        )
+
+
+def metadata() -> dict:
+    """Version and dependencies. Those of a wheel name its torch; from an sdist, pip refuses a build of another version."""
+    number = re.search('__version__ = "(.*)"', pathlib.Path("gradc", "__init__.py").read_text())[1]
+    if not IS_WHEEL:
+        return {"version": number, "install_requires": [ANY_TORCH, *OTHERS]}
+    major, minor = map(int, version("torch").split(".")[:2])
+    needed = f"torch>={major}.{minor},<{major}.{minor + 1}"
+    return {"version": f"{number}+torch{major}.{minor}", "install_requires": [needed, *OTHERS]}
 
 
 def why_skipped() -> str:
@@ -56,26 +87,32 @@ def sanitizers() -> list[str]:
 
 
 def write_units() -> list[str]:
-    """Write the units of ``UNITS``, but for those that are as they should be: what is not touched is not compiled again."""
+    """Write the units of ``UNITS``, but for those that are as they should be: what is not touched is not compiled again.
+
+    Each names torch's version at its end, so that all are compiled again for another.
+    """
     unit_of = {room: unit for unit, rooms in UNITS.items() for room in rooms}
     included = dict.fromkeys(UNITS, "")
     for source in map(pathlib.Path, SOURCES):
         path = source.relative_to("gradc")
         included[unit_of[path.parts[0]]] += f'#include "{path.as_posix()}"\n'
     FOLDER_OF_UNITS.mkdir(parents=True, exist_ok=True)
-    for unit, text in included.items():
-        file = FOLDER_OF_UNITS / f"{unit}.cpp"
+    for unit, lines in included.items():
+        file, text = FOLDER_OF_UNITS / f"{unit}.cpp", f"{lines}// for torch {version('torch')}\n"
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
     return [str(FOLDER_OF_UNITS / f"{unit}.cpp") for unit in UNITS]
 
 
 def extension() -> Extension:
+    import torch
     from torch.utils import cpp_extension
 
     sanitize = sanitizers()
     # As system headers, so that -Werror concerns our own code only.
     headers = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
+    # Torch's checks name the file they stand in, and so does what they raise: not where it was when this was compiled.
+    hidden = [f"-ffile-prefix-map={folder}/=" for folder in (pathlib.Path.cwd(), pathlib.Path(torch.__file__).parents[1])]
     return Extension(
         "gradc._C",
         write_units(),
@@ -83,7 +120,7 @@ def extension() -> Extension:
         language="c++",
         extra_compile_args=[
             *([*SANITIZED, *sanitize] if sanitize else OPTIMIZED), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",
-            "-I" + os.path.abspath("gradc"), *headers,
+            *hidden, "-I" + os.path.abspath("gradc"), *headers,
         ],
         extra_link_args=sanitize,
         library_dirs=cpp_extension.library_paths(),
@@ -93,12 +130,16 @@ def extension() -> Extension:
 
 def build_arguments() -> dict:
     if reason := why_skipped():
+        if IS_WHEEL:
+            raise SystemExit(f"gradc: GRADC_WHEEL=1 is for a wheel with the extension, but {reason}.")
         print(f"gradc: the C++ extension is not built: {reason}. The Python interpreter serves, more slowly.")
         return {}
+    if importlib.util.find_spec("torch") is None:
+        return {"ext_modules": [Extension("gradc._C", [])], "cmdclass": {"build_ext": TorchIsMissing}}
     from torch.utils.cpp_extension import BuildExtension
 
     os.environ.setdefault("MAX_JOBS", "2")
     return {"ext_modules": [extension()], "cmdclass": {"build_ext": BuildExtension.with_options(use_ninja=True)}}
 
 
-setup(**build_arguments())
+setup(**metadata(), **build_arguments())

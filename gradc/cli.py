@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gradc import environment
 from gradc.backends import DEFAULT_BACKEND
 from gradc.demo import main as demo
@@ -43,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="gradc", description="Compiled PyTorch training with eager's gradients.")
-    top.add_argument("--version", action="version", version=_version())
+    top.add_argument("--version", action="version", version=environment.versions())
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
@@ -54,10 +52,6 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", prefix_chars="+", add_help=False, help="time training steps (needs a checkout)")
     _add_bench(bench)
     return top
-
-
-def _version() -> str:
-    return f"gradc {environment.installed_version()}, torch {torch.__version__}"
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:

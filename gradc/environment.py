@@ -1,6 +1,10 @@
 """What of the machine and the installation decides how gradc runs: for the demo's first lines, and for bug reports.
 
-    describe: () -> text, a line for each fact            has_bf16: () -> whether the CPU multiplies bfloat16 itself
+    describe: () -> text, a line for each fact
+    versions: () -> the facts that matter most, in a line
+    has_bf16: () -> whether the CPU multiplies bfloat16 itself
+
+None of them raises where the extension was built for another torch: they say so.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import torch
 
 from gradc import native
 
+_EXTENSIONS = {"native": "extension for it", "interpreter": "no extension", "none": "extension for another torch"}
 _INSTRUCTIONS = ("avx2", "avx512_f", "avx512_bf16", "amx_tile", "amx_bf16", "bf16", "sve_bf16")  # as torch names them
 
 
@@ -19,6 +24,12 @@ def has_bf16() -> bool:
     """True if the CPU has instructions for bfloat16; without them bf16 autocast is right, but slower than float32."""
     found = torch.cpu.get_capabilities()
     return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def versions() -> str:
+    """Those of gradc and torch, whether the extension is there, and which of its kernels torch chose for this CPU."""
+    parts = (f"gradc {installed_version()}", f"torch {torch.__version__}", _EXTENSIONS[native.status().name])
+    return ", ".join((*parts, f"CPU {torch.backends.cpu.get_cpu_capability()}{' with bf16' * has_bf16()}"))
 
 
 def describe() -> str:

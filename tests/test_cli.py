@@ -7,8 +7,7 @@ import sys
 import pytest
 import torch
 
-import gradc
-from gradc import native
+from gradc import environment, native
 from gradc.cli import main
 from gradc.parity.against import Compiler
 
@@ -162,7 +161,15 @@ def test_env_says_what_gradc_runs_on(capsys):
     assert torch.backends.cpu.get_cpu_capability() in facts["cpu kernels"]
 
 
-def test_version_names_torch_too(capsys):
+@pytest.mark.parametrize(
+    ("executor", "extension"),
+    [("native", "extension for it"), ("interpreter", "no extension"), ("none", "extension for another torch")],
+)
+def test_version_names_torch_the_extension_and_the_cpu(executor, extension, capsys, monkeypatch):
+    monkeypatch.setattr(native, "status", lambda: native.Status(executor, ""))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     with pytest.raises(SystemExit):
         main(["--version"])
-    assert capsys.readouterr().out == f"gradc {gradc.__version__}, torch {torch.__version__}\n"
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"gradc {environment.installed_version()}, torch {torch.__version__}, {extension}, CPU ")
+    assert said.endswith(f"{torch.backends.cpu.get_cpu_capability()} with bf16")
