@@ -53,6 +53,7 @@ def patches() -> Patches:
             dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_where_arguments_are_written(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),
+            dynamo.break_graph_where_inference_tensors_are_saved(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.calculate_with_integers_in_python(is_ours),
             dynamo.keep_effects_of_python(is_ours),

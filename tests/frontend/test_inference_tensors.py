@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from tests.oracle import check
@@ -46,3 +47,56 @@ def test_what_is_made_of_them_outside_of_inference_mode_has_eagers_version() -> 
         return outs, [out._version for out in outs]
 
     check(step, made, allow_fallback=True)
+
+
+def trained(function: Any) -> Any:
+    """A step that calls the function with a leaf and what was made in inference mode, and goes back."""
+
+    def step(compile: Any, w: torch.Tensor) -> Any:
+        x = torch.arange(3.0, requires_grad=True)
+        out = compile(function)(x, w)
+        out.sum().backward()
+        return out, x.grad
+
+    return step
+
+
+def a_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    y * w
+    return y.exp()
+
+
+def a_product_with_a_view(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[:2] / w[1:].view(2)
+    return x.exp()
+
+
+def a_product_that_is_used(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, w.expand(3, 3)).exp()
+
+
+@pytest.mark.parametrize("function", [a_product, a_product_with_a_view, a_product_that_is_used])
+def test_a_call_that_would_save_one_is_refused_though_nobody_uses_its_result(function: Any) -> None:
+    """What was traced in its place could be saved, and a region saves only what its backward reads."""
+    assert check(trained(function), made, compare_messages=True, allow_fallback=True).eager.error is not None
+
+
+def test_the_error_is_raised_where_the_code_expects_it() -> None:
+    def catching(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        try:
+            y = x * w
+        except RuntimeError:
+            y = x + w
+        return y.exp()
+
+    check(trained(catching), made, allow_fallback=True)
+
+
+def test_a_call_that_saves_none_is_compiled() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            factor = x * w
+        return (torch.stack([x, w]).sum(0) + w - w[0]).exp() * (w + 1) * factor
+
+    assert check(trained(f), made).num_graphs == 1

@@ -22,6 +22,7 @@ from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_f
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.hidden_tensors import look_into_objects
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
+from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
@@ -50,6 +51,7 @@ __all__ = [
     "answer_as_in_eager",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",
+    "break_graph_where_inference_tensors_are_saved",
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",
     "call_natively",
