@@ -30,7 +30,7 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta | None:
 
 def symbolic_number(value: Any) -> Any:
     """A symbolic number as Sym, or as a plain one where its value is fixed."""
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if type(value) is not int and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expr = value.node.expr
         if expr.is_number or expr in (sympy.true, sympy.false):
             return value.node.pytype(expr)

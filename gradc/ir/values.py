@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,7 +100,7 @@ class Instruction:
         returns = self.op._schema.returns
         return len(returns) > 1 and any(isinstance(result.type, torch.ListType) for result in returns)
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         """Slots read, in argument order, with repeats."""
         return tuple(leaf.slot for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
@@ -121,14 +122,14 @@ class Instruction:
 
 def leaves(tree: Any) -> Iterator[Any]:
     """The leaves of an argument tree, in order."""
-    if isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from leaves(item)
-    else:
+    if not isinstance(tree, (tuple, list, dict)):
         yield tree
+        return
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(item, (tuple, list, dict)):
+            yield from leaves(item)
+        else:
+            yield item
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:

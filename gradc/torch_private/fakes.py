@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 _CPU = torch.device("cpu")
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # a view, and its schema does not say so
 _LAZY_ZEROS = torch.ops.aten._efficientzerotensor.default
 _MAX_LAYOUTS = 4096
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
@@ -87,7 +88,7 @@ def call_on_meta(op: Any, args: Sequence[Any], is_plain: bool = True) -> torch.T
             return None
     if mode is None:
         return None
-    if op._schema._is_view_op():
+    if op._schema._is_view_op() or op is _UNSAFE_VIEW:
         with in_kernel_invocation_manager(mode):
             return FakeTensor(mode, op(*args), _CPU)
     where = in_kernel_invocation_manager(mode) if is_plain else contextlib.nullcontext()

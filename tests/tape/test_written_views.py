@@ -42,7 +42,7 @@ def view_is_saved(t: Tensor) -> Tensor:
 
 
 def returned(t: Tensor) -> tuple[Tensor, Tensor]:
-    """A view that was written into and is returned: eager runs this, counted."""
+    """The view that was written into comes out, too."""
     u = t[1:3].exp_()
     return t.cos(), u
 
@@ -62,5 +62,4 @@ def test_written_view(function: Callable[[Tensor], Any], order: int) -> None:
             total = grads[-1].square().sum()
         return grads
 
-    report = check(step, leaf(4, 4), allow_fallback=True)
-    assert bool(report.fallbacks) == (function is returned)
+    check(step, leaf(4, 4))
