@@ -63,8 +63,8 @@ ALL_APART = _fact("of two results that its kernel makes, fake tensors have one, 
 PLAIN_META = _fact(
     "a fake mode adds nothing to its kernel for tensors without data, which can be asked straight away",
     "mm", "addmm", "bmm", "t", "transpose.int", "permute", "expand", "unsqueeze", "slice.Tensor", "select.int", "detach",
-    "alias", "view", "_unsafe_view", "squeeze.dim", "tanh", "tanh_backward", "sigmoid", "sigmoid_backward", "threshold_backward",
-    "sum.dim_IntList", "slice_backward", "select_backward",
+    "alias", "view", "_unsafe_view", "squeeze.dim", "tanh", "tanh_backward", "sigmoid", "sigmoid_backward",
+    "threshold_backward", "sum.dim_IntList", "slice_backward", "select_backward",
 )  # fmt: skip
 PLAIN_META_OF_CONTIGUOUS = _fact(
     "the same, where all arguments are contiguous tensors of one dtype: a fake mode has strides of its own for others",

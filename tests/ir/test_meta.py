@@ -17,8 +17,9 @@ CALLS = [
     (aten.tanh.default, A), (aten.tanh_backward.default, A, A), (aten.sigmoid.default, A),
     (aten.sigmoid_backward.default, A, A), (aten.threshold_backward.default, A, A, 0), (aten.sum.dim_IntList, A, [0], True),
     (aten.sum.dim_IntList, A, [1]), (aten.add.Tensor, A, A), (aten.sub.Tensor, ODD, ODD), (aten.mul.Tensor, (), ()),
-    (aten._unsafe_view.default, A, [2, -1]), (aten.squeeze.dim, (2, 1, 3), 1), (aten.squeeze.dim, A, 0), (aten.squeeze.dim, (), 0),
-    (aten.slice_backward.default, (2, 3), [4, 3], 0, 1, 3, 1), (aten.slice_backward.default, (4, 2), [4, 3], -1, 0, 9, 2),
+    (aten._unsafe_view.default, A, [2, -1]), (aten.squeeze.dim, (2, 1, 3), 1), (aten.squeeze.dim, A, 0),
+    (aten.squeeze.dim, (), 0), (aten.slice_backward.default, (2, 3), [4, 3], 0, 1, 3, 1),
+    (aten.slice_backward.default, (4, 2), [4, 3], -1, 0, 9, 2),
     (aten.select_backward.default, (3,), [4, 3], 0, -1), (aten.select_backward.default, (4,), [4, 3], 1, 2),
 ]  # fmt: skip
 ONLY_CONTIGUOUS = PLAIN_META_OF_CONTIGUOUS.ops | {aten.view.default, aten._unsafe_view.default}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import os
 import types
 import weakref
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 NO_TENSORS = "no tensor-related objects found in frame"
 _MOST_OBJECTS = 200  # that are looked into
 _MOST_CALLS = 64  # without tensors, until a function is left to Python for good: to look takes some 10 us
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -34,7 +36,10 @@ def look_into_objects(is_ours: IsOurs) -> Patch:
     def make_look(original: Method) -> Method:
         @functools.wraps(original)
         def has_tensor_in_frame(frame: Any) -> bool:
-            return original(frame) or (is_compiling_for_gradc() and reach_tensors(frame.f_locals.values()))
+            if original(frame):
+                return True
+            is_looked_into = is_compiling_for_gradc() and not _is_of_python(frame.f_code)
+            return is_looked_into and reach_tensors(frame.f_locals.values())
 
         return has_tensor_in_frame
 
@@ -57,6 +62,11 @@ def look_into_objects(is_ours: IsOurs) -> Patch:
             Replace(CatchErrorsWrapper, "_handle_skip", make_handle),
         ),
     )
+
+
+def _is_of_python(code: types.CodeType) -> bool:
+    """A function of the standard library's, as contextlib's: it calls others, which are compiled, and computes nothing."""
+    return code.co_filename.startswith(_STANDARD_LIBRARY) and "site-packages" not in code.co_filename
 
 
 def reach_tensors(values: Iterable[Any]) -> bool:
