@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     import gradc._C as extension
 
 
+# pip keeps what it compiled, for whichever torch: hence --no-cache-dir.
+_CURE = (
+    "  Install gradc again, which compiles it for this one:"
+    " pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps gradc\n"
+    "  or install the wheel that is for this torch: docs/torch-versions.md"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Status:
     """Which executor runs Programs: ``name`` is "native" or "interpreter"; ``reason`` says why."""
@@ -73,16 +81,16 @@ def is_built() -> bool:
         return False
     try:
         globals()["extension"] = importlib.import_module("gradc._C")
-    except VersionError:
-        raise
-    except ImportError as error:  # symbols that another torch has not
-        raise VersionError(
-            f"gradc's extension does not load with torch {torch.__version__}: it was probably compiled for another.\n"
-            f"  {error}\n"
-            "  Install gradc again, which compiles it: "
-            "pip install --no-build-isolation --force-reinstall --no-deps gradc"
-        ) from error
+    except ImportError as error:
+        raise VersionError(f"{_what_is_wrong(error)}\n{_CURE}") from error
     return True
+
+
+def _what_is_wrong(error: ImportError) -> str:
+    """The extension looks at torch's version before all else; where another torch lacks a symbol, it cannot even do that."""
+    if isinstance(error.__cause__, VersionError):  # pybind11 raises an ImportError because of it
+        return str(error.__cause__)
+    return f"gradc's extension does not load with torch {torch.__version__}: it was probably compiled for another.\n  {error}"
 
 
 def __getattr__(name: str) -> Any:

@@ -100,6 +100,12 @@ def test_a_wheel_installs_without_a_compiler_and_leaves_torch_alone(wheel: pathl
     check_installed(wheel, tmp_path)
 
 
+def test_a_build_without_a_compiler_says_what_serves(sdist: pathlib.Path) -> None:
+    said = setup(sdist, "build_ext", CXX="no-such-compiler")
+    reason = "there is no C++ compiler ('no-such-compiler' was not found)"
+    assert f"gradc: the C++ extension is not built: {reason}. The Python interpreter serves, more slowly.\n" in said
+
+
 def test_no_wheel_without_the_extension(sdist: pathlib.Path) -> None:
     said = setup(sdist, "bdist_wheel", GRADC_WHEEL="1", CXX="no-such-compiler")
     assert "GRADC_WHEEL=1 is for a wheel with the extension, but there is no C++ compiler ('no-such-compiler' was" in said

@@ -16,12 +16,13 @@ namespace py = pybind11;
 
 namespace {
 
+// Before anything of torch is called or read. gradc/native.py says what to do.
 void check_version() {
   const auto version = py::module_::import("torch").attr("__version__").attr("split")("+").cast<std::vector<std::string>>().at(0);
   if (version != TORCH_VERSION) {
     const auto error = py::module_::import("gradc.errors").attr("VersionError");
     const std::string message = "gradc's extension was compiled for torch " TORCH_VERSION ", but torch " + version +
-        " is imported.\n  Install gradc again, which compiles it: pip install --no-build-isolation --force-reinstall --no-deps gradc";
+        " is imported.";
     PyErr_SetString(error.ptr(), message.c_str());
     throw py::error_already_set();
   }

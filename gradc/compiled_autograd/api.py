@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from gradc import native
 from gradc.compiled_autograd import cache_misses, graph_module, sessions, settings
 from gradc.compiled_autograd.compilers import Compiler
 from gradc.compiled_autograd.entry import INTERCEPT
@@ -34,7 +35,9 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
 
     Raises:
         FallbackError: in a backward that cannot be captured, under ``gradc.compile(fullgraph=True)``.
+        VersionError: if the extension was built for another torch.
     """
+    native.is_built()
     INTERCEPT.apply()
     return settings.pushed(settings.setting_of(compiler, dynamic))
 

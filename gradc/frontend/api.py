@@ -20,10 +20,11 @@ from gradc import compiled_autograd
 from gradc.backends import lookup_backend
 from gradc.config import config, validate
 from gradc.errors import ConfigError
+from gradc.frontend.begin import begin
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
-from gradc.frontend.patches import is_ours, patches
+from gradc.frontend.patches import is_ours
 from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
@@ -78,7 +79,7 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         fallback("TorchScript", type(target).__name__, fullgraph=options.fullgraph)
         return target
     target = _uncompiled(target)
-    patches().apply()
+    begin()
     name = getattr(target, "__qualname__", type(target).__name__)
     budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -141,13 +139,6 @@ def test_without_the_extension_the_interpreter_serves_and_says_so_once(monkeypat
     x = torch.randn(3)
     assert same_bits(runner([x])[0], x.exp()) and not executor.is_plan(runner)
     assert native.status().name == "interpreter"
-
-
-def test_an_extension_for_another_torch_refuses_to_load():
-    script = "import torch, gradc.errors\ntorch.__version__ = '2.12.1+cpu'\nimport gradc._C\n"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert f"VersionError: gradc's extension was compiled for torch {torch.__version__.split('+')[0]}" in run.stderr
-    assert "pip install --no-build-isolation" in run.stderr
 
 
 # ---- exact runs: views from known strides, results in reused memory
