@@ -5,7 +5,7 @@
 What is compared after each step, bit for bit: the results; the gradients of every parameter and tensor argument, Nones,
 dtypes and strides included; what the step left in parameters, buffers, arguments, optimizers, and in the models and tensors
 that it names; and the state of the generators of random numbers. Eager runs twice: what is not eager's own the second time
-is nothing to compare with.
+is nothing to compare with. On a difference, the step is run again, recorded, to find where it begins (``locate.py``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, Uncompiled, counters, listening
 from gradc.parity.against import GRADC, Compile, Compiler, Redirection, compiler_of, redirected
 from gradc.parity.differences import MISSING, Difference, Kind, Stage, Value, difference
-from gradc.parity.observe import copies, differentiate, holders_of, observe, trained
+from gradc.parity.locate import locate
+from gradc.parity.location import Location, Sign
 from gradc.parity.report import Report
-from gradc.parity.state import held_by, restoring
+from gradc.parity.runs import Runs, Seen
 from gradc.torch_private.dynamo import num_graphs
-from gradc.torch_private.running_twice import nothing_compiled
 
-Seen = list[dict[str, Value]]  # after each step, every value by its name
 _ERROR = "exception"
 
 
@@ -51,7 +50,7 @@ def check(
         backend: of ``gradc.compile``; None: its default.
 
     Returns:
-        A Report: ``.ok``, ``.kind``, ``.is_conclusive``, ``str()``, ``.to_dict()``, ``.raise_if_different()``.
+        A Report: ``.ok``, ``.kind``, ``.location``, ``.is_conclusive``, ``str()``, ``.to_dict()``, ``.raise_if_different()``.
 
     Raises:
         ConfigError: if an argument cannot be copied, or there is no such compiler.
@@ -78,47 +77,29 @@ def check_with(redirection: Redirection, step: Callable[..., Any], args: tuple[A
             expected = again = [{_ERROR: Value(None, Stage.OUTPUT)}]
     irreproducible = tuple(differences(expected, again))
     known = {found.name for found in irreproducible}
+    differing = tuple(found for found in differences(expected, actual) if found.name not in known)
     return Report(
         num_compared=sum(len({*seen, *other}) for seen, other in zip(expected, actual, strict=True)),
-        differences=tuple(found for found in differences(expected, actual) if found.name not in known),
+        differences=differing,
         irreproducible=irreproducible,
         num_compiled=_num_compiled(redirection.compiler, num_before, [event.what for event in events]),
         left_out=tuple(event.what for event in events if isinstance(event.what, Fallback | Uncompiled)),
         against=redirection.compiler.name,
         num_steps=num_steps,
+        location=_location(runs, expected, actual, differing),
     )
 
 
-class Runs:
-    """The runs of a step, each on fresh copies and from the same state."""
-
-    def __init__(self, redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int) -> None:
-        self._redirection, self._step, self._args, self._num_steps = redirection, step, args, num_steps
-        self._held = held_by(step)
-
-    def eagerly(self) -> Seen:
-        self._redirection.is_eager = True
-        with nothing_compiled():
-            return self._observed(lambda target: target)
-
-    def compiled(self) -> Seen:
-        """Not as a whole where the step, in eager, was seen to say itself what is compiled."""
-        self._redirection.is_eager = False
-        is_whole = not self._redirection.num_calls
-        return self._observed(self._redirection.compile if is_whole else lambda target: target)
-
-    def _observed(self, prepare: Compile) -> Seen:
-        target, inputs = copies(self._step, self._args)
-        holders = holders_of(target, inputs, self._held)
-        with restoring(self._held.values()):
-            run = prepare(target)
-            return [_one_step(run, inputs, holders) for _ in range(self._num_steps)]
-
-
-def _one_step(run: Callable[..., Any], inputs: tuple[Any, ...], holders: dict[str, Any]) -> dict[str, Value]:
-    result = run(*inputs)
-    differentiate(result, trained(holders))
-    return observe(result, holders)
+def _location(runs: Runs, expected: Seen, actual: Seen, found: tuple[Difference, ...]) -> Location | None:
+    if not found or _ERROR in actual[0]:
+        return None
+    try:
+        return locate(runs, expected, actual, found)
+    except Exception as error:  # a step may not bear the recorder; what was found counts all the same
+        text = str(error).partition("\n")[0]
+        return Location(
+            Sign.MAKES, "", "", "", "", "", f"not found, since the recorded step raises {type(error).__name__}: {text}"
+        )
 
 
 def differences(eager: Seen, other: Seen) -> Iterator[Difference]:

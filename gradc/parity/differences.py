@@ -25,6 +25,7 @@ from gradc.shadow.arrivals import compared_traits
 
 _MOST_STEPS, _MOST = 1024, 1 / 16
 _MISSING = object()
+ZEROS = "zeros instead of None"
 
 
 class Kind(enum.IntEnum):
@@ -120,7 +121,7 @@ def _kind(eager: Value, other: Value, is_grown: bool) -> tuple[Kind | None, str]
 
 def _of_unlike(eager: Any, other: Any) -> str:
     if eager is None and isinstance(other, Tensor):
-        return "zeros instead of None" if not other.count_nonzero() else "a tensor instead of None"
+        return ZEROS if not other.count_nonzero() else "a tensor instead of None"
     if other is None and isinstance(eager, Tensor):
         return "None instead of a tensor"
     return f"{_in_words(other)} instead of {_in_words(eager)}"

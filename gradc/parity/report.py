@@ -12,6 +12,7 @@ from typing import Any
 from gradc.errors import CheckError
 from gradc.journal import Fallback, Uncompiled
 from gradc.parity.differences import Difference, Kind
+from gradc.parity.location import Location
 from gradc.text_table import table
 
 _MOST_HISTOGRAMS = 3
@@ -29,6 +30,7 @@ class Report:
         left_out: what of it ran eagerly, or was in no graph. Of gradc only.
         against: the name of the compiler.
         num_steps: how many steps were run.
+        location: where the first difference begins, and its likely cause; None if that was not found.
     """
 
     num_compared: int
@@ -38,6 +40,7 @@ class Report:
     left_out: tuple[Fallback | Uncompiled, ...] = ()
     against: str = "gradc"
     num_steps: int = 1
+    location: Location | None = None
 
     @property
     def ok(self) -> bool:
@@ -74,6 +77,7 @@ class Report:
             "num_steps": self.num_steps,
             "num_compared": self.num_compared,
             "num_compiled": self.num_compiled,
+            "location": None if self.location is None else self.location.to_dict(),
             "differences": [found.to_dict() for found in self.differences],
             "irreproducible": [found.to_dict() for found in self.irreproducible],
             "left_out": [
@@ -99,7 +103,8 @@ class Report:
         if self.ok:
             return []
         first = self.first_differences
-        lines = [self._verdict(), _table(first, ("eager", "compiled")), *_histograms(first)]
+        where = [] if self.location is None else [str(self.location)]
+        lines = [self._verdict(), _table(first, ("eager", "compiled")), *where, *_histograms(first)]
         if later := len(self.differences) - len(first):
             lines.append(f"Of the steps behind step {first[0].step}, which go on from there, {later} more values differ.")
         return lines

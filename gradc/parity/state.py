@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils import _pytree as pytree
 
 from gradc.bits import same_bits
 from gradc.shadow import process
@@ -86,6 +87,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def has_state_dict(value: Any) -> bool:
     """True for what is no module, and keeps the state that training changes in a ``state_dict``."""
     return isinstance(value, _WITH_STATE_DICT)
+
+
+def stateful_in(values: Any) -> list[Any]:
+    """The models, optimizers, tensors and the like in nested lists and dictionaries: what can be put back."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, _HELD)]
 
 
 def generators() -> dict[str, Any]:
