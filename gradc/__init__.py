@@ -1,6 +1,6 @@
 """gradc: compiled PyTorch training with eager's gradients, bit for bit. The public surface; re-exports only."""
 
-from gradc import compiled_autograd
+from gradc import compiled_autograd, testing
 from gradc.backends import list_backends, register_backend
 from gradc.config import config
 from gradc.errors import ConfigError, FallbackError, GradcError
@@ -26,5 +26,6 @@ __all__ = [
     "patches",
     "register_backend",
     "reset",
+    "testing",
 ]
 __version__ = "0.1.0"
