@@ -79,7 +79,7 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         fallback("TorchScript", type(target).__name__, fullgraph=options.fullgraph)
         return target
     target = _uncompiled(target)
-    begin()
+    begin(Backend)
     name = getattr(target, "__qualname__", type(target).__name__)
     budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):

@@ -25,6 +25,7 @@ from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
+from gradc.frontend.patches import patches
 from gradc.frontend.transforms import forbids_hooks
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -46,7 +47,7 @@ class Backend:
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile one graph; the eager graph itself where that is not possible, each call counted under ``fallbacks``."""
-        begin()  # patches may have been undone meanwhile
+        patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
         graph, attributes = lift_attributes(graph)
@@ -73,7 +74,7 @@ class Backend:
 def __getattr__(name: str) -> Any:
     """``backend``: what ``torch.compile(backend="gradc")`` loads, by its entry point. To ask for it is to begin."""
     if name == "backend":
-        begin()
+        begin(Backend)
         return Backend(DEFAULTS)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -157,6 +157,6 @@ def _counter_of(found: Uncompiled, compiler: Any) -> Callable[[], None] | None:
 
 
 def _rooms() -> tuple[str, ...]:
-    """The modules and packages of gradc that no user's code is in; the demo's is compiled."""
+    """The modules and packages of gradc that no user's code is in; the demo and the probes are compiled."""
     names = (module.name for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent.parent)]))
-    return tuple(f"gradc.{name}" for name in names if name not in ("_C", "cli", "demo"))
+    return tuple(f"gradc.{name}" for name in names if name not in ("_C", "cli", "demo", "probes"))
