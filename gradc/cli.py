@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from gradc.backends import DEFAULT_BACKEND
 from gradc.demo import main as demo
 from gradc.errors import ConfigError, GradcError
 from gradc.parity.against import GRADC, Redirection, compiler_of, redirected
-from gradc.parity.check import check_with
+from gradc.parity.check import check_script, check_with
 from gradc.parity.report import Report
 from gradc.report.explain import explain
 
@@ -69,8 +70,11 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
 
 def _add_check(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_check)
-    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
-    command.add_argument("--steps", type=whole_number, default=1, metavar="N", help="how often to call it in each run")
+    what = "a function without arguments that runs a step; or a training script, FILE.py, which is run as it is"
+    command.add_argument("target", metavar="FILE.py:FUNCTION", help=what)
+    steps = "how often to call it in each run (default 1); how many steps of its optimizers a script makes (default 5)"
+    command.add_argument("--steps", type=whole_number, metavar="N", help=steps)
+    command.add_argument("--words", default="", metavar="WORDS", help='a script\'s command line: --words="--epochs 1"')
     command.add_argument(
         "--against",
         default=GRADC,
@@ -107,14 +111,24 @@ def run_check(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace, redirection: Redirection) -> Report:
     """The file is loaded here, so that what it compiles at its top level is compiled with the compiler asked for."""
-    step = load_function(options.target, "check")
+    is_script = Path(options.target).is_file()
+    step = None if is_script else load_function(options.target, "check")
     try:
-        return check_with(redirection, step, (), options.steps)
+        if step is None:
+            return check_script(redirection, Path(options.target), shlex.split(options.words), _or(options.steps, 5))
+        return check_with(redirection, step, (), _or(options.steps, 1))
     except GradcError:
         raise
     except Exception as error:
         traceback.print_exc()
-        raise ConfigError(f"gradc check {options.target}: the step itself raises {type(error).__name__}, in eager.") from error
+        what = "script" if is_script else "step"
+        raise ConfigError(
+            f"gradc check {options.target}: the {what} itself raises {type(error).__name__}, in eager."
+        ) from error
+
+
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number
 
 
 def run_explain(options: argparse.Namespace) -> int:

@@ -10,18 +10,20 @@ is nothing to compare with. On a difference, the step is run again, recorded, to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from gradc.errors import ConfigError
 from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, Uncompiled, counters, listening
 from gradc.parity.against import GRADC, Compile, Compiler, Redirection, compiler_of, redirected
-from gradc.parity.differences import MISSING, Difference, Kind, Stage, Value, difference
+from gradc.parity.differences import MISSING, Difference, Kind, Stage, Value, difference, scale_of
 from gradc.parity.locate import locate
 from gradc.parity.location import Location, Sign
 from gradc.parity.report import Report
 from gradc.parity.runs import Runs, Seen
+from gradc.parity.script import ScriptRuns
 from gradc.torch_private.dynamo import num_graphs
 
 _ERROR = "exception"
@@ -63,10 +65,33 @@ def check(
 
 def check_with(redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int) -> Report:
     """``check``, where torch.compile is redirected already."""
+    _validate(num_steps)
+    return _checked(redirection, Runs(redirection, step, args, num_steps))
+
+
+def check_script(redirection: Redirection, path: Path, words: Sequence[str], num_steps: int) -> Report:
+    """A whole script, run until optimizers have made ``num_steps`` steps, or to its end. ``words``: its command line.
+
+    Its steps are those of its optimizers: compared is what they leave in models, gradients, themselves and generators. It
+    is run once more for each comparison: what it writes to disk, it writes again.
+
+    Raises:
+        ConfigError: if it makes no step of an optimizer.
+        Exception: what the script raises in eager.
+    """
+    _validate(num_steps)
+    return _checked(redirection, ScriptRuns(redirection, path, words, num_steps))
+
+
+def _validate(num_steps: int) -> None:
     if num_steps < 1:
         raise ConfigError(f"gradc.check: steps={num_steps} is none. Use 1 or more.")
-    runs = Runs(redirection, step, args, num_steps)
+
+
+def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
     expected, again = runs.eagerly(), runs.eagerly()
+    if not expected:
+        raise ConfigError("gradc check: the script makes no step of an optimizer, so there is nothing to compare.")
     reset()
     num_before = num_graphs()
     with listening() as events:
@@ -75,6 +100,8 @@ def check_with(redirection: Redirection, step: Callable[..., Any], args: tuple[A
         except Exception as error:
             actual = [{_ERROR: Value(f"{type(error).__name__}: {error}".splitlines()[0], Stage.OUTPUT)}]
             expected = again = [{_ERROR: Value(None, Stage.OUTPUT)}]
+    num_steps = max(map(len, (expected, again, actual)))
+    expected, again, actual = ([*seen, *[{}] * (num_steps - len(seen))] for seen in (expected, again, actual))
     irreproducible = tuple(differences(expected, again))
     known = {found.name for found in irreproducible}
     differing = tuple(found for found in differences(expected, actual) if found.name not in known)
@@ -90,7 +117,7 @@ def check_with(redirection: Redirection, step: Callable[..., Any], args: tuple[A
     )
 
 
-def _location(runs: Runs, expected: Seen, actual: Seen, found: tuple[Difference, ...]) -> Location | None:
+def _location(runs: Runs | ScriptRuns, expected: Seen, actual: Seen, found: tuple[Difference, ...]) -> Location | None:
     if not found or _ERROR in actual[0]:
         return None
     try:
@@ -107,19 +134,30 @@ def differences(eager: Seen, other: Seen) -> Iterator[Difference]:
     is_grown = False
     for number, (seen, theirs) in enumerate(zip(eager, other, strict=True), start=1):
         found = [*_of_stages(seen, theirs, number, is_grown, {Stage.OUTPUT, Stage.GRADIENT})]
-        is_grown = is_grown or any(each.kind is Kind.ROUNDED for each in found)
+        is_grown = is_grown or _only_rounds(found)
         found += _of_stages(seen, theirs, number, is_grown, {Stage.STATE})
-        is_grown = is_grown or any(each.kind is Kind.ROUNDED for each in found)
+        is_grown = is_grown or _only_rounds(found)
         yield from found
+
+
+def _only_rounds(found: Sequence[Difference]) -> bool:
+    return max((each.kind for each in found), default=None) is Kind.ROUNDED
 
 
 def _of_stages(
     eager: dict[str, Value], other: dict[str, Value], step: int, is_grown: bool, stages: set[Stage]
 ) -> Iterator[Difference]:
-    for name in dict.fromkeys([*eager, *other]):
-        mine, theirs = eager.get(name, MISSING), other.get(name, MISSING)
-        if (theirs if mine is MISSING else mine).stage in stages and (found := difference(name, mine, theirs, step, is_grown)):
-            yield found
+    for stage in sorted(stages):
+        names = [name for name in dict.fromkeys([*eager, *other]) if _stage(name, eager, other) is stage]
+        scale = scale_of(eager[name] for name in names if name in eager)
+        for name in names:
+            mine, theirs = eager.get(name, MISSING), other.get(name, MISSING)
+            if found := difference(name, mine, theirs, step, is_grown, scale):
+                yield found
+
+
+def _stage(name: str, eager: dict[str, Value], other: dict[str, Value]) -> Stage:
+    return (eager if name in eager else other)[name].stage
 
 
 def _num_compiled(compiler: Compiler, num_before: int, told: list[Any]) -> int | None:

@@ -7,13 +7,15 @@ floating-point number and not equal; a NaN or an infinity on one side only; and 
 ``limit`` times the largest element of eager's tensor. The limit is 1024 steps of the dtype's precision, and at most 1/16:
 sums in another order, fused operations and other kernels stay far below it, and what was computed in bfloat16 and handed
 on as float32 lies above. Everything else of other bits *rounds otherwise*. The same bits under other strides are told, too.
-A sum whose terms cancel to nearly nothing may be called wrong for its rounding: the operands are not seen here.
+A sum whose terms cancel, like the gradient of a bias before BatchNorm, is nothing but rounding, whatever its largest element:
+what is within 4 steps of precision of the ``scale``, the largest element of all values of its kind, rounds otherwise, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from gradc.parity.ulps import Histogram, histogram, is_measured
 from gradc.shadow.arrivals import compared_traits
 
 _MOST_STEPS, _MOST = 1024, 1 / 16
+_STEPS_OF_SCALE = 4
 _MISSING = object()
 ZEROS = "zeros instead of None"
 
@@ -94,9 +97,14 @@ class Difference:
         return found | {"kind": str(self.kind), "ulps": None if self.ulps is None else self.ulps.to_dict()}
 
 
-def difference(name: str, eager: Value, other: Value, step: int = 1, is_grown: bool = False) -> Difference | None:
-    """``is_grown``: it is computed of what rounds otherwise already, so the size of a difference tells nothing."""
-    kind, why = _kind(eager, other, is_grown)
+def difference(
+    name: str, eager: Value, other: Value, step: int = 1, is_grown: bool = False, scale: float = 0.0
+) -> Difference | None:
+    """``is_grown``: it is computed of what rounds otherwise already, so the size of a difference tells nothing.
+
+    ``scale``: the largest element of eager's values of this kind, of the gradients, say; 0: only its own count.
+    """
+    kind, why = _kind(eager, other, is_grown, scale)
     if kind is None:
         return None
     a, b = eager.value, other.value
@@ -104,7 +112,7 @@ def difference(name: str, eager: Value, other: Value, step: int = 1, is_grown: b
     return Difference(name, _in_words(a), _in_words(b), _largest(a, b), kind, why, step, ulps)
 
 
-def _kind(eager: Value, other: Value, is_grown: bool) -> tuple[Kind | None, str]:
+def _kind(eager: Value, other: Value, is_grown: bool, scale: float) -> tuple[Kind | None, str]:
     a, b = eager.value, other.value
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return (None, "") if same_bits(a, b) else (Kind.WRONG, _of_unlike(a, b))
@@ -113,7 +121,7 @@ def _kind(eager: Value, other: Value, is_grown: bool) -> tuple[Kind | None, str]
     if wrong:
         return Kind.WRONG, f"{wrong[0]} is {mine.get(wrong[0])}, in eager {theirs[wrong[0]]}"
     if not same_bits(a, b):
-        why = "" if is_grown else _beyond_rounding(a, b)
+        why = "" if is_grown else _beyond_rounding(a, b, scale)
         return (Kind.WRONG, why) if why else (Kind.ROUNDED, "")
     is_laid_out_alike = mine.get("stride") == theirs.get("stride")
     return (None, "") if is_laid_out_alike else (Kind.STRIDES, f"strides {mine['stride']}, in eager {theirs['stride']}")
@@ -127,13 +135,13 @@ def _of_unlike(eager: Any, other: Any) -> str:
     return f"{_in_words(other)} instead of {_in_words(eager)}"
 
 
-def _beyond_rounding(eager: Tensor, other: Tensor) -> str:
+def _beyond_rounding(eager: Tensor, other: Tensor, scale: float) -> str:
     """Why two tensors alike in their traits are further apart than rounding explains; "" if they are not."""
     if not is_measured(eager, other):
-        return "" if eager.is_floating_point() and _is_near(eager.to_dense(), other.to_dense()) else "other values"
+        return "" if eager.is_floating_point() and _is_near(eager.to_dense(), other.to_dense(), scale) else "other values"
     if num := int((eager.isfinite() != other.isfinite()).sum()):
         return f"infinite or NaN on one side only in {num} of {eager.numel()} elements"
-    if _is_near(eager, other):
+    if _is_near(eager, other, scale):
         return ""
     wide_eager, wide = _wide(eager), _wide(other)
     bound = limit(eager.dtype) * _magnitude(wide_eager)
@@ -144,11 +152,18 @@ def _beyond_rounding(eager: Tensor, other: Tensor) -> str:
     return f"off by {share:.1e} of the largest element, where rounding explains {limit(eager.dtype):.1e}"
 
 
-def _is_near(eager: Tensor, other: Tensor) -> bool:
+def _is_near(eager: Tensor, other: Tensor, scale: float) -> bool:
     if eager.layout is not torch.strided or eager.shape != other.shape:
         return False
     a, b = _wide(eager), _wide(other)
-    return _magnitude(a - b) <= limit(eager.dtype) * _magnitude(a)
+    floor = _STEPS_OF_SCALE * torch.finfo(eager.dtype).eps * scale
+    return _magnitude(a - b) <= max(limit(eager.dtype) * _magnitude(a), floor)
+
+
+def scale_of(values: Iterable[Value]) -> float:
+    """The largest element of all floating-point tensors among them."""
+    tensors = [each.value for each in values if is_measured(each.value, each.value)]
+    return max((_magnitude(_wide(tensor)) for tensor in tensors), default=0.0)
 
 
 def limit(dtype: torch.dtype) -> float:

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradc.bits import same_bits
-from gradc.parity.alignment import part, redrawn
+from gradc.parity.alignment import maker_of, part, redrawn
 from gradc.parity.differences import ZEROS, Difference, Kind, Stage, Value
-from gradc.parity.location import Location, at_border, drawn_again, located
+from gradc.parity.location import Location, at_border, drawn_again, located, of_draws
+from gradc.parity.observe import is_generator
 from gradc.parity.recording import Call, digest
 from gradc.parity.runs import Runs, Seen
+from gradc.parity.script import ScriptRuns
 
 _GRAD = "grad of "
 
 
-def locate(runs: Runs, expected: Seen, actual: Seen, differences: Sequence[Difference]) -> Location | None:
+def locate(runs: Runs | ScriptRuns, expected: Seen, actual: Seen, differences: Sequence[Difference]) -> Location | None:
     """None where the recorded run says nothing: eager is not what it was, or no operation made what differs."""
     number = min(found.step for found in differences)
     first = [found for found in differences if found.step == number and found.name in expected[number - 1]]
@@ -25,15 +27,19 @@ def locate(runs: Runs, expected: Seen, actual: Seen, differences: Sequence[Diffe
     if not first or not _is_again(recorded := runs.recorded(number, is_eager=True), seen, first):
         return None
     calls = recorded[0]
-    ordered = _in_order(first, seen, calls)
+    ordered, is_drawn = _in_order(first, seen, calls), any(is_generator(found.name) for found in first)
     compiled = runs.recorded(number, is_eager=False)
     if ordered[0].why != ZEROS and _is_again(compiled, theirs, first):
         digests = [digest(seen[found.name].value) for found in ordered]
         parting = part(calls, compiled[0], digests)
         if (parting is None or parting.is_seen_in_backward) and (again := redrawn(compiled[0])):
             return drawn_again(*again, calls)
+        if parting is not None and parting.compiled is None and is_drawn:
+            return of_draws(parting.eager)
         if parting is not None and (parting.compiled is not None or parting.reader is not None):
             return located(parting)
+    if is_drawn:
+        return of_draws(maker_of(digest(seen[ordered[0].name].value), calls))
     read = seen.get(ordered[0].name.removeprefix(_GRAD))
     return at_border(ordered[0], calls, digest(seen[ordered[0].name].value), "" if read is None else digest(read.value))
 
@@ -47,11 +53,11 @@ _NOTHING = Value(None, Stage.OUTPUT)
 
 
 def _in_order(differences: Sequence[Difference], seen: dict[str, Value], calls: Sequence[Call]) -> list[Difference]:
-    """What is wrong before what rounds otherwise; results before gradients, in the order in which eager makes them."""
+    """What is wrong before what rounds otherwise; results before gradients, in eager's order; generators last."""
     place = {result.digest: number for number, call in reversed([*enumerate(calls)]) for result in call.results}
 
-    def key(found: Difference) -> tuple[bool, Stage, int]:
+    def key(found: Difference) -> tuple[bool, bool, Stage, int]:
         value = seen[found.name]
-        return found.kind is not Kind.WRONG, value.stage, place.get(digest(value.value), len(calls))
+        return is_generator(found.name), found.kind is not Kind.WRONG, value.stage, place.get(digest(value.value), len(calls))
 
     return sorted(differences, key=key)

@@ -85,6 +85,12 @@ def at_border(found: Difference, calls: Sequence[Call], made: str, read: str) ->
     return _at(Sign.MAKES, maker_of(made, calls), cause if found.kind is Kind.ROUNDED else found.why or str(found.kind))
 
 
+def of_draws(call: Call | None) -> Location:
+    """Where the random generators differ. ``call``: eager's that makes the first value that does, and has no counterpart."""
+    cause = "other random numbers are drawn than in eager (masks of dropout, noise); Inductor draws eager's with"
+    return _at(Sign.MAKES, call, f"{cause} torch._inductor.config.fallback_random = True")
+
+
 def _at(sign: Sign, call: Call | None, cause: str, compiled: Call | None = None) -> Location:
     if call is None:
         return Location(sign, "", "", "", "", "", cause)

@@ -49,6 +49,11 @@ def observe(result: Any, holders: Mapping[str, Any]) -> dict[str, Value]:
     return seen
 
 
+def is_generator(name: str) -> bool:
+    """True for the name under which ``observe`` has a generator of the process."""
+    return name in generators()
+
+
 def trained(holders: Mapping[str, Any]) -> list[Tensor]:
     return [value for _, value, _ in _held(holders) if is_trained(value)]
 

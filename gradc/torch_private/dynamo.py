@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._guards import TracingContext
@@ -94,6 +95,11 @@ def is_compiled_autograd_enabled() -> bool:
 def num_graphs() -> int:
     """How many graphs Dynamo handed to a backend in this process so far."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def in_a_frame(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One that calls it from a frame that Dynamo looks at, which it does not at those of torch's own modules."""
+    return wrap_inline(function)
 
 
 def list_of_backends() -> list[str]:

@@ -92,6 +92,13 @@ def test_inductor_rounds_otherwise_and_the_histogram_says_how_far() -> None:
     assert "rounds otherwise: " in str(report) and " ulp  " in str(report) and "####" in str(report)
 
 
+def test_the_gradient_of_a_bias_before_batch_norm_is_nothing_but_rounding() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    report = gradc.check(lambda model, x: model(x).square().sum(), model, torch.randn(16, 8), against="inductor")
+    assert report.kind is Kind.ROUNDED and "grad of args[0].0.bias" in names(report), str(report)
+
+
 class Drawing:
     """A step that draws from every generator there is, and trains."""
 

@@ -80,6 +80,14 @@ def test_what_grew_from_a_rounding_is_rounded_but_another_dtype_is_wrong() -> No
     assert kind(torch.ones(2), None, is_grown=True) is Kind.WRONG
 
 
+def test_a_sum_that_cancels_is_nothing_but_rounding() -> None:
+    noise, other = torch.tensor([1e-8, 0.0]), torch.tensor([0.0, -2e-8])
+    eager, compiled = Value.of(noise, Stage.GRADIENT), Value.of(other, Stage.GRADIENT)
+    assert difference("x", eager, compiled).kind is Kind.WRONG
+    assert difference("x", eager, compiled, scale=0.1).kind is Kind.ROUNDED
+    assert difference("x", eager, compiled, scale=0.01).kind is Kind.WRONG
+
+
 def test_values_that_are_not_strided() -> None:
     dense = torch.eye(3)
     nearly = torch.nextafter(dense, torch.full_like(dense, 9)) * dense

@@ -1,0 +1,144 @@
+"""gradc check of a whole training script, as it is."""
+
+import json
+
+import pytest
+
+from gradc.cli import main
+
+HELPER = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.norm, self.fc2 = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.fc2(self.norm(self.fc1(x)).relu())
+"""
+
+SCRIPT = """
+import argparse
+import torch
+from net import Net
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+epochs = parser.parse_args().epochs
+model = Net()
+compiled = COMPILED
+scale = nn.Parameter(torch.ones(()))
+optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1, momentum=0.9)
+x, y = torch.randn(32, 8), torch.randint(4, (32,))
+for epoch in range(epochs):
+    for i in range(0, 32, 16):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(scale * compiled(x[i:i + 16]), y[i:i + 16])
+        loss.backward()
+        optimizer.step()
+    print("epoch", epoch)
+if __name__ != "__main__":
+    raise RuntimeError("not as a script")
+"""
+
+UNUSED_HEAD = """
+import torch
+from torch import nn
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.used(x), self.unused(x)
+
+model = TwoHeads()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(2, 3))[0].sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "net.py").write_text(HELPER)
+
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("compiled", ["model", "torch.compile(model)", 'torch.compile(model, backend="inductor")'])
+@pytest.mark.parametrize("against", ["gradc", "aot_eager"])
+def test_a_script_that_is_eagers(script, compiled, against, capsys):
+    path = script(SCRIPT.replace("COMPILED", compiled))
+    assert main(["check", path, "--against", against, "--words=--epochs 3", "--steps", "4"]) == 0
+    done = capsys.readouterr()
+    assert "values compared in 4 steps: all are eager's, bit for bit." in done.out
+    assert done.err.count("epoch 0") == 1 and "epoch" not in done.out
+
+
+def test_a_script_that_ends_before_all_steps_were_made(script, capsys):
+    assert (
+        main(["check", script(SCRIPT.replace("COMPILED", "model")), "--words=--epochs 1", "--json", "--against", "aot_eager"])
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["num_steps"] == 2 and report["num_compiled"] > 0
+
+
+def test_an_unused_head_is_found_and_named(script, capsys):
+    path = script(UNUSED_HEAD)
+    assert main(["check", path, "--against", "aot_eager"]) == 1
+    out = capsys.readouterr().out
+    assert "From step 2 on, against aot_eager: wrong: " in out and "\ngrad of TwoHeads.unused.weight " in out
+    line = UNUSED_HEAD.splitlines().index("        return self.used(x), self.unused(x)") + 1
+    assert f"What gets the gradient is read by forward's aten.addmm, of\n  {path}:{line} in forward: return self.used(x)" in out
+    assert main(["check", path]) == 0
+
+
+def test_inductor_draws_other_masks(script, capsys):
+    text = SCRIPT.replace("COMPILED", "model")
+    text = text.replace("model = Net()", "model = nn.Sequential(Net(), nn.Dropout(0.5), nn.Linear(4, 4))")
+    path = script(text)
+    assert main(["check", path, "--against", "inductor", "--steps", "2"]) == 1
+    out = capsys.readouterr().out
+    assert "Likely cause: other random numbers are drawn than in eager (masks of dropout, noise)" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "the script makes no step of an optimizer, so there is nothing to compare."),
+        ("import sys; sys.exit(3)", "the script itself ends with 3."),
+        ("raise KeyError('mine')", "the script itself raises KeyError, in eager."),
+    ],
+)
+def test_mistakes(script, text, message, capsys):
+    assert main(["check", script(text)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_two_optimizers_and_models_of_one_class(script, capsys):
+    path = script("""
+import torch
+from net import Net
+first, second = Net(), Net()
+optimizers = [torch.optim.SGD(first.parameters(), lr=0.1), torch.optim.SGD(second.parameters(), lr=0.1)]
+for _ in range(2):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+        second(torch.nn.functional.pad(first(torch.randn(4, 8)), (0, 4))).square().sum().backward()
+        optimizer.step()
+""")
+    assert main(["check", path, "--steps", "4", "--against", "aot_eager", "--json"]) in (0, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert report["num_steps"] == 4 and report["num_compiled"] >= 2 and report["kind"] != "wrong"
