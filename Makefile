@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel clean
+.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -24,6 +24,7 @@ help:
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
 	@echo "make matrix  the tests on torch 2.13, 2.14 and 2.15, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
 	@echo "make wheel   a wheel for the torch of the environment, and an sdist, in dist; installed and tried without a compiler (minutes)"
+	@echo "make docs    the pages of docs as a site, in build/site; a link that leads nowhere is an error (seconds; without torch)"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
@@ -132,5 +133,17 @@ wheel: venv
 	GRADC_WHEEL=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --no-cache-dir -w dist dist/gradc-*.tar.gz
 	$(BIN)/python -m tests.try_wheel dist/gradc-*.whl
 
+# Needs neither torch nor gradc: a virtual environment of its own. The theme's advertisement of its successor is left out.
+DOCS := .venv-docs
+$(DOCS)/.installed: pyproject.toml
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(DOCS)/docs.txt
+	@$(DOCS)/bin/python -m pip install -qq -r $(DOCS)/docs.txt
+	@touch $@
+
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "docs: build/site/index.html"
+
 clean:
-	rm -rf .venv .venv-world build dist gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-docs .venv-world build dist gradc.egg-info gradc/_C*.so demo-out .mypy_cache .pytest_cache .ruff_cache
