@@ -31,17 +31,22 @@ def locate(runs: Runs | ScriptRuns, expected: Seen, actual: Seen, differences: S
     compiled = runs.recorded(number, is_eager=False)
     if ordered[0].why != ZEROS and _is_again(compiled, theirs, first):
         digests = [digest(seen[found.name].value) for found in ordered]
-        parting = part(calls, compiled[0], digests)
-        if (parting is None or parting.is_seen_in_backward) and (again := redrawn(compiled[0])):
-            return drawn_again(*again, calls)
-        if parting is not None and parting.compiled is None and is_drawn:
-            return of_draws(parting.eager)
-        if parting is not None and (parting.compiled is not None or parting.reader is not None):
-            return located(parting)
+        if location := _of_operations(calls, compiled[0], digests, is_drawn):
+            return location
+    made = digest(seen[ordered[0].name].value)
     if is_drawn:
-        return of_draws(maker_of(digest(seen[ordered[0].name].value), calls))
+        return of_draws(maker_of(made, calls))
     read = seen.get(ordered[0].name.removeprefix(_GRAD))
-    return at_border(ordered[0], calls, digest(seen[ordered[0].name].value), "" if read is None else digest(read.value))
+    return at_border(ordered[0], calls, made, "" if read is None else digest(read.value))
+
+
+def _of_operations(eager: Sequence[Call], compiled: Sequence[Call], seen: Sequence[str], is_drawn: bool) -> Location | None:
+    parting = part(eager, compiled, seen)
+    if (parting is None or parting.is_seen_in_backward) and (again := redrawn(compiled)):
+        return drawn_again(*again, eager)
+    if parting is None or (parting.compiled is None and parting.reader is None and not is_drawn):
+        return None
+    return of_draws(parting.eager) if parting.compiled is None and is_drawn else located(parting)
 
 
 def _is_again(recorded: tuple[list[Call], dict[str, Value]], before: dict[str, Value], names: Sequence[Difference]) -> bool:

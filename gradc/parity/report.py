@@ -16,6 +16,7 @@ from gradc.parity.location import Location
 from gradc.text_table import table
 
 _MOST_HISTOGRAMS = 3
+_MOST_ROWS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +128,15 @@ class Report:
 
 
 def _table(differences: Sequence[Difference], sides: tuple[str, str]) -> str:
+    """In the order in which they were met; of many, the worst."""
+    chosen = {id(found) for found in sorted(differences, key=lambda found: -found.kind)[:_MOST_ROWS]}
     rows = [
         [found.name, found.eager, found.compiled, "-" if found.largest is None else f"{found.largest:.1e}", _judged(found)]
         for found in differences
+        if id(found) in chosen
     ]
-    return table(["value", *sides, "largest difference", "kind"], rows)
+    more = f"\n... and {len(differences) - len(rows)} more" if len(differences) > len(rows) else ""
+    return table(["value", *sides, "largest difference", "kind"], rows) + more
 
 
 def _judged(found: Difference) -> str:

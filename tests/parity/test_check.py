@@ -190,3 +190,13 @@ def test_what_only_the_compiled_step_raises_is_a_difference() -> None:
     report = gradc.check(torch.sin, torch.ones(3), against=wrong)
     (difference,) = report.differences
     assert (difference.name, difference.compiled) == ("exception", "'RuntimeError: of the compiler'")
+
+
+def test_of_many_differences_the_worst_are_shown() -> None:
+    def wrong(step: Any) -> Any:
+        return lambda tensors: [torch.nextafter(tensor, torch.tensor(9.0)) for tensor in tensors[:-1]] + [None]
+
+    report = gradc.check(lambda tensors: [tensor * 1 for tensor in tensors], [torch.ones(2) for _ in range(50)], against=wrong)
+    text = str(report)
+    assert len(report.differences) == 50 and "\n... and 10 more\n" in text
+    assert "result[38]" in text and "result[39]" not in text and "\nresult[49] " in text

@@ -121,6 +121,43 @@ def test_a_step_that_does_not_bear_the_recorder() -> None:
     assert report.location.cause == "not found, since the recorded step raises NotImplementedError: under a mode"
 
 
+class WrongKernel:
+    """torch's own tanh on the CPU, whose third call in a step is a little off while ``is_wrong``."""
+
+    def __init__(self) -> None:
+        self.is_wrong, self.number = False, 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result = torch.ops.aten.tanh.out(x, out=torch.empty_like(x))
+        self.number += 1
+        return result.mul_(1.25) if self.is_wrong and self.number % 3 == 0 else result
+
+    def against(self, step: Any) -> Any:
+        def run(*args: Any) -> Any:
+            self.is_wrong = True
+            try:
+                return step(*args)
+            finally:
+                self.is_wrong = False
+
+        return run
+
+
+def test_a_kernel_that_is_wrong_in_itself() -> None:
+    kernel, library = WrongKernel(), torch.library.Library("aten", "IMPL")
+    library.impl("tanh", kernel, "CPU")
+    try:
+        torch.manual_seed(1)
+        report = gradc.check(Model(), torch.randn(5, 6), against=kernel.against)
+    finally:
+        library._destroy()
+    location = report.location
+    assert (location.sign, location.op, location.phase) == (Sign.DIFFERS, "aten.tanh", "forward")
+    assert location.cause == (
+        "tanh made other values of the same operands: off by 2.5e-01 of the largest element, where rounding explains 1.2e-04"
+    )
+
+
 class Model(nn.Module):
     """Forty operations or so in forward, more in backward: matrix products, sums, elementwise, in-place."""
 
