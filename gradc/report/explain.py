@@ -42,7 +42,7 @@ class Explanation:
     """What ``gradc.explain`` found. ``str`` of it is a report.
 
     Attributes:
-        graphs: the regions, in the order in which they were made.
+        graphs: the regions that make calls, in the order in which they were made.
         graph_breaks: where Dynamo ended a graph; Python runs in between.
         fallbacks: what ran eagerly, with the reason; one entry per occurrence. Functions that Dynamo did not compile once.
         recaptures: what was captured or compiled again, and what had changed.
@@ -125,7 +125,7 @@ def explain(
         verdict = _verdict_of_runs(compiled, args) if is_timed else verdict
         new = [done for done in compilations() if not any(done is old for old in known)]
         return Explanation(
-            graphs=tuple(event.what for event in events if isinstance(event.what, Graph)),
+            graphs=tuple(event.what for event in events if isinstance(event.what, Graph) and event.what.num_calls > 0),
             graph_breaks=tuple(_graph_break(event.what) for event in events if _is_break(event.what)),
             fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
             recaptures=(
