@@ -1,8 +1,9 @@
-"""Run the tests on several versions of torch, one after the other, each in an environment and a copy of the tree of its own.
+"""Run the tests on several versions of torch and of Python, each in an environment and a copy of the tree of its own.
 
-    python -m tests.matrix [VERSION ...] [--tests PATH ...]      prints one line for each version: what passed, what failed
+    python -m tests.matrix [TORCH[@PYTHON] ...] [--tests PATH ...]      prints one line for each: what passed, what failed
 
-The copy lies in build/matrix: the extension is built in place, for one version of torch.
+``2.14.1`` is with the Python that runs this, ``2.13.0@3.12`` with ``python3.12``. The copy lies in build/matrix:
+the extension is built in place, for one version of torch.
 """
 
 from __future__ import annotations
@@ -10,19 +11,36 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
+import shutil
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "matrix"
-VERSIONS = ("2.13.0", "2.14.1", "2.15.0")
+VERSIONS = ("2.13.0", "2.14.1", "2.15.0", "2.13.0@3.12")
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where one version is tested: its interpreter, and its copy of the tree."""
+    """Where one version is tested, such as ``2.13.0@3.12``: its interpreter, and its copy of the tree."""
 
     version: str
+
+    @property
+    def torch(self) -> str:
+        return self.version.partition("@")[0]
+
+    @property
+    def base(self) -> str:
+        """The Python that the environment is made with.
+
+        Raises:
+            SystemExit: if there is none.
+        """
+        _, _, wanted = self.version.partition("@")
+        if not wanted:
+            return sys.executable
+        return shutil.which(f"python{wanted}") or sys.exit(f"torch {self.version}: there is no python{wanted} on the PATH")
 
     @property
     def python(self) -> pathlib.Path:
@@ -58,10 +76,10 @@ def prepare(place: Place) -> None:
     """Make the environment, copy what git knows of the tree, and build the extension; what is there already stays."""
     place.tree.mkdir(parents=True, exist_ok=True)
     if not place.python.exists():
-        subprocess.run([sys.executable, "-m", "venv", place.python.parents[1]], check=True)
+        subprocess.run([place.base, "-m", "venv", place.python.parents[1]], check=True)
     copy = f"git ls-files -z | tar --create --null --files-from=- | tar --extract --directory={place.tree}"
     subprocess.run(copy, shell=True, cwd=ROOT, check=True)
-    install(place, f"torch=={place.version}", "setuptools>=77", "wheel", "ninja")
+    install(place, f"torch=={place.torch}", "setuptools>=77", "wheel", "ninja")
     install(place, "--no-build-isolation", "-e", ".[demo,dev]")
 
 
