@@ -16,7 +16,7 @@ import pytest
 from tests.test_import_direction import ROOMS
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / "how-it-works.md", DOCS / "architecture.md"]
+PAGES = [DOCS / "how-it-works.md", DOCS / "architecture.md", DOCS / "reasons.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 MARK = "======== next block"
 
