@@ -65,3 +65,30 @@ def test_no_page_of_the_site_loads_anything_from_elsewhere():
     for page in PAGES[:-1]:
         assert "```mermaid" not in page.read_text(), page
         assert not re.search(r"!\[[^\]]*\]\(https?:|<(?:img|script|link)\b", prose(page)), page
+
+
+def test_every_public_name_is_in_the_api():
+    """What a line beginning with ::: names exists, or `make docs` fails."""
+    names = re.findall(r'^    "(\w+)",$', (ROOT / "gradc/__init__.py").read_text(), re.MULTILINE)
+    page = (ROOT / "docs/api.md").read_text()
+    assert len(names) > 10 and [name for name in names if f"gradc.{name}" not in page] == []
+
+
+def rows(name: str) -> list[list[str]]:
+    """The cells of the tables of a page."""
+    lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+
+
+def test_the_guarantees_say_what_the_tables_say():
+    page = (ROOT / "docs/guarantees.md").read_text()
+    behaviours = {row[0]: row[1:] for row in rows("semantics")[:4]}
+    aot_eager, _, gradc = behaviours["different"]
+    assert gradc == "0" and f"differs in none, aot_eager in {aot_eager} |" in page
+    assert f"| {re.search(r'of (.+) behaviours', str(list(behaviours)))[1]} behaviours;" in page
+    models = [row[4] for row in rows("architectures")[1:]]
+    assert set(models) == {"bitwise"} and f"| {len(models)} runs" in page
+    loops = [row[1:4] for row in rows("world") if len(row) > 12][1:]
+    assert all(row == ["bitwise"] * 3 for row in loops) and f"| {len(loops)} training loops" in page
+    swept = [row[11:] for row in rows("sweep") if row[4:5] == ["gradc"]]
+    assert swept and all(row == ["", ""] for row in swept) and "| no mismatch, nothing raised" in page
