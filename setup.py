@@ -4,7 +4,7 @@ Skipped, so that the Python interpreter serves, if there are no sources, if no C
 ``GRADC_NO_EXTENSION=1``. With a compiler present, a build that fails is an error. It is built against the installed
 torch, hence ``pip install --no-build-isolation -e .``.
 
-``GRADC_WHEEL=1`` is for ``make wheel``: its version and its dependency name the one torch that the extension is for.
+``GRADC_WHEEL=1`` is for ``make wheel``: its version names the one torch that the extension is for.
 
 ``GRADC_SANITIZE=address`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``;
 ``GRADC_SANITIZE=thread`` with ThreadSanitizer, for ``make tsan``.
@@ -57,13 +57,14 @@ class TorchIsMissing(build_ext):
 
 
 def metadata() -> dict:
-    """Version and dependencies. Those of a wheel name its torch; from an sdist, pip refuses a build of another version."""
+    """Version and dependencies. The version of a wheel names its torch.
+
+    Its dependency does not: pip would bring that torch in the place of the one that is there, which the extension refuses,
+    saying what to install.
+    """
     number = re.search('__version__ = "(.*)"', pathlib.Path("gradc", "__init__.py").read_text())[1]
-    if not IS_WHEEL:
-        return {"version": number, "install_requires": [ANY_TORCH, *OTHERS]}
-    major, minor = map(int, version("torch").split(".")[:2])
-    needed = f"torch>={major}.{minor},<{major}.{minor + 1}"
-    return {"version": f"{number}+torch{major}.{minor}", "install_requires": [needed, *OTHERS]}
+    local = f"+torch{'.'.join(version('torch').split('.')[:2])}" if IS_WHEEL else ""
+    return {"version": number + local, "install_requires": [ANY_TORCH, *OTHERS]}
 
 
 def why_skipped() -> str:
