@@ -19,7 +19,7 @@ import torch.fx
 
 from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.analysis.facts import Facts
-from gradc.errors import UnsupportedError
+from gradc.errors import ConfigError, UnsupportedError
 from gradc.frontend.begin import begin
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
@@ -46,7 +46,16 @@ class Backend:
         self.__name__ = "gradc"
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        """Compile one graph; the eager graph itself where that is not possible, each call counted under ``fallbacks``."""
+        """Compile one graph; the eager graph itself where that is not possible, each call counted under ``fallbacks``.
+
+        Raises:
+            ConfigError: for ``mode`` and ``options`` of ``torch.compile(backend="gradc")``.
+        """
+        if kwargs:
+            raise ConfigError(
+                f'torch.compile(backend="gradc") knows no {" or ".join(kwargs)}: {next(iter(kwargs.values()))!r}.\n'
+                "  Leave it out, or compile with gradc.compile(target, options={...}), which names its options."
+            )
         patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)

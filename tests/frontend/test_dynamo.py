@@ -30,6 +30,15 @@ def test_torch_compile_by_name_runs_the_default_backend() -> None:
     assert by_name.grad_fn.name() == by_function.grad_fn.name() != interpreted.grad_fn.name()
 
 
+@pytest.mark.parametrize("given", [{"mode": "reduce-overhead"}, {"options": {"verify": 1}}], ids=str)
+def test_what_torch_compile_is_told_for_another_backend_is_refused(given: dict[str, Any]) -> None:
+    """They were not heeded, and nothing was said."""
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="knows no (mode|options): .*\n  Leave it out"):
+        torch.compile(lambda x: x * 2, backend="gradc", **given)(torch.ones(2))
+
+
+
 class Tree(nn.Module):
     def __init__(self) -> None:
         super().__init__()
