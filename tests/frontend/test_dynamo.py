@@ -38,7 +38,6 @@ def test_what_torch_compile_is_told_for_another_backend_is_refused(given: dict[s
         torch.compile(lambda x: x * 2, backend="gradc", **given)(torch.ones(2))
 
 
-
 class Tree(nn.Module):
     def __init__(self) -> None:
         super().__init__()
