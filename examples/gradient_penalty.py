@@ -2,7 +2,7 @@
 
 torch.compile refuses to differentiate its own backward; gradc's region has a derivative, and that one again.
 
-Run it: python examples/gradient_penalty.py [--short] [--out FOLDER]. Without its columns of times, it prints
+Run it: python examples/gradient_penalty.py [--short] [--out FOLDER]. Without its columns of times, it printed
 
     run            final loss  bitwise eager  largest param diff
     -------------  ----------  -------------  ------------------

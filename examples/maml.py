@@ -2,7 +2,7 @@
 
 The inner steps are ordinary calls of torch.autograd.grad, inside the compiled function.
 
-Run it: python examples/maml.py [--short] [--out FOLDER]. Without its columns of times, it prints
+Run it: python examples/maml.py [--short] [--out FOLDER]. Without its columns of times, it printed
 
     run            final loss  bitwise eager  largest param diff
     -------------  ----------  -------------  ------------------
