@@ -85,6 +85,8 @@ def main(build: Build, steps: int, short_steps: int, shows: str = "loss") -> Non
         if run.error:
             print(f"{run.name}: {run.error}")
     print("gradc ran eagerly:", {**gradc.counters["fallbacks"], **gradc.counters["uncompiled"]} or "nothing")
+    if compared := gradc.counters["stats"]["calls run eagerly to compare"]:
+        print("calls that gradc made eagerly, to compare the times:", compared)
     if arguments.out:
         print("picture:", _save_picture(runs, arguments.out, shows))
 

@@ -1,5 +1,6 @@
 """Each example runs, in its short form, and gradc trains there what eager trains, bit for bit."""
 
+import ast
 import os
 import re
 import subprocess
@@ -22,19 +23,28 @@ def run(path, *arguments):
     return done.stdout
 
 
+def header(path):
+    return path.read_text().split('"""')[1]
+
+
+def reasons(text):
+    """Why gradc ran parts eagerly; how often depends on the number of steps."""
+    (said,) = re.findall(r"gradc ran eagerly: (.*)", text)
+    return set(ast.literal_eval(said)) if said != "nothing" else set()
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_is_bitwise_eager(path, tmp_path):
     printed = run(path, "--short", "--out", tmp_path / "new")
     assert re.search(r"^eager +(\S+) +yes .*^gradc +\1 +yes +0 ", printed, re.MULTILINE | re.DOTALL), printed
     assert (tmp_path / "new" / f"{path.stem}.png").read_bytes().startswith(b"\x89PNG")
-    assert "gradc ran eagerly: nothing" in printed
+    assert reasons(printed) <= reasons(header(path)) - {"slower than eager"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_header_says_what_it_prints(path):
-    header = path.read_text().split('"""')[1]
-    assert f"python examples/{path.name}" in header
-    assert re.search(r"^    gradc +\S+ +yes +0$", header, re.MULTILINE)
+def test_header_says_how_to_run_it_and_what_it_printed(path):
+    assert f"python examples/{path.name}" in header(path)
+    assert re.search(r"^    gradc +\S+ +yes +0$", header(path), re.MULTILINE)
 
 
 def test_inner_autocast():
