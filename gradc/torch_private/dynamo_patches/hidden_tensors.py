@@ -9,29 +9,40 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo import convert_frame
-from torch._dynamo.convert_frame import CatchErrorsWrapper
+from torch._dynamo.convert_frame import CatchErrorsWrapper, input_codes
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 NO_TENSORS = "no tensor-related objects found in frame"
 _MOST_OBJECTS = 200  # that are looked into
-_MOST_CALLS = 64  # without tensors, until a function is left to Python for good: to look takes some 10 us
+_MOST_CALLS = 64  # without tensors, until a function is left to Python for good: to look takes some 5 us
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A function that was called without tensors. ``last_answer``: the one after which Dynamo forgets it."""
+
+    asker: Any
+    answer: Any
+    last_answer: Any
+    number: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+
 def look_into_objects(is_ours: IsOurs) -> Patch:
     """Look into objects' attributes, too, and look again at the next calls."""
-    num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    known: weakref.WeakKeyDictionary[types.CodeType, _Known] = weakref.WeakKeyDictionary()
 
     def make_look(original: Method) -> Method:
         @functools.wraps(original)
@@ -43,22 +54,41 @@ def look_into_objects(is_ours: IsOurs) -> Patch:
 
         return has_tensor_in_frame
 
+    def make_call(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, frame: Any, *args: Any) -> Any:
+            code = frame.f_code
+            found = known.get(code)
+            if found is None or found.asker is not self or code not in input_codes:  # which is empty after a reset
+                return original(self, frame, *args)
+            if has_tensors(frame):
+                del known[code]
+                return original(self, frame, *args)
+            return found.answer if next(found.number) < _MOST_CALLS else found.last_answer
+
+        return call
+
     def make_handle(original: Method) -> Method:
         @functools.wraps(original)
         def handle_skip(self: Any, result: Any, frame: Any) -> Any:
             result = original(self, result, frame)
-            if result.skip_reason != NO_TENSORS or not is_ours(self):
+            if result.skip_reason != NO_TENSORS or not is_ours(self) or _is_of_python(frame.f_code):
                 return result
-            num_calls[frame.f_code] = num_calls.get(frame.f_code, 0) + 1
-            return dataclasses.replace(result, apply_to_code=num_calls[frame.f_code] >= _MOST_CALLS)
+            answer = dataclasses.replace(result, apply_to_code=False)
+            known[frame.f_code] = _Known(self, answer, result)
+            return answer
 
         return handle_skip
+
+    def has_tensors(frame: Any) -> bool:
+        return convert_frame.has_tensor_in_frame(frame) or reach_tensors(frame.f_locals.values())
 
     return Patch(
         "look_into_objects",
         "Dynamo leaves a function to Python whose tensors lie in objects, or that was called without any once.",
         (
             Replace(convert_frame, "has_tensor_in_frame", make_look),
+            Replace(CatchErrorsWrapper, "__call__", make_call),
             Replace(CatchErrorsWrapper, "_handle_skip", make_handle),
         ),
     )
