@@ -170,6 +170,8 @@ def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:
 
 def _what_is_unusual(region: Region, inputs: Sequence[Any], drops: bool) -> str:
     """``drops``: whether the graph checkpoints, whose hooks take the place of the user's."""
+    if region.segments and torch.is_inference_mode_enabled():
+        return "gradients enabled in inference mode"  # what was traced records them; eager does not
     if reason := region.why_not_packed() or ("saved-tensors hooks" if drops and is_saving_hooked_by_user() else ""):
         return reason
     if are_saved_tensors_hooked() and any(saved.spoilt for saved in region.tape.saved):  # nothing checks what a hook packed

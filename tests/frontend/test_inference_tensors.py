@@ -100,3 +100,24 @@ def test_a_call_that_saves_none_is_compiled() -> None:
         return (torch.stack([x, w]).sum(0) + w - w[0]).exp() * (w + 1) * factor
 
     assert check(trained(f), made).num_graphs == 1
+
+
+def enabled_inside(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.set_grad_enabled(True):
+        y = x.abs().exp()
+    return y, y[:2], x.sin()
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_gradients_enabled_in_inference_mode_are_not_recorded(is_enabled: bool) -> None:
+    """The region saved for backward what it made, which torch forbids for what is made in inference mode."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        run = compile(enabled_inside)
+        outside = run(x)
+        with torch.inference_mode(), torch.set_grad_enabled(is_enabled):
+            inside = run(x)
+        return outside, inside, [(out.requires_grad, out.is_inference()) for out in (*outside, *inside)]
+
+    report = check(step, lambda: torch.arange(4.0, requires_grad=True), allow_fallback=True)
+    assert report.fallbacks == {"gradients enabled in inference mode": 1}

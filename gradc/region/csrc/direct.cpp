@@ -9,6 +9,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/object_ptr.h>
@@ -110,6 +111,11 @@ bool must_split(const RegionLayout& region, const std::vector<c10::IValue>& inpu
   return !region.is_split_at_leaves && !region.segments.empty() && has_gradient_hooks(inputs);
 }
 
+// Whether the call would record where eager does not: grad mode may be on inside of inference mode.
+bool is_recording_forbidden(const RegionLayout& region) {
+  return !region.segments.empty() && c10::InferenceMode::is_enabled();
+}
+
 // The tensors of a tuple; undefined ones for the rest.
 torch::autograd::variable_list tensors_of(PyObject* tuple) {
   torch::autograd::variable_list tensors;
@@ -129,8 +135,8 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     inputs.push_back(to_ivalue(arguments[i]));
   }
   const auto start = at::sequence_number::peek();
-  if (must_split(*direct.region, inputs) || is_watched(inputs) || !are_as_traced(direct, inputs) ||
-      !add_made(*direct.region, inputs)) {
+  if (must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) || is_watched(inputs) ||
+      !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   const auto made_before = made_nodes(*direct.region, inputs);
