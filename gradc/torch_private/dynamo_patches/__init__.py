@@ -34,6 +34,7 @@ from gradc.torch_private.dynamo_patches.partial_functions import guard_where_fun
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
+from gradc.torch_private.dynamo_patches.random_numbers import take_drawn_numbers
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
@@ -88,6 +89,7 @@ __all__ = [
     "take_changing_floats",
     "take_changing_integers",
     "take_data_of_subclasses",
+    "take_drawn_numbers",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "tell_tensors_apart",
