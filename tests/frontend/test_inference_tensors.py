@@ -121,3 +121,20 @@ def test_gradients_enabled_in_inference_mode_are_not_recorded(is_enabled: bool) 
 
     report = check(step, lambda: torch.arange(4.0, requires_grad=True), allow_fallback=True)
     assert report.fallbacks == {"gradients enabled in inference mode": 1}
+
+
+@pytest.mark.parametrize("name", ["requires_grad", "is_leaf", "grad_fn"])
+def test_nothing_is_recorded_in_inference_mode_for_who_asks(name: str) -> None:
+    """Dynamo leaves inference mode to trace: with gradients enabled inside, it answered as if the call were recorded."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        def f(x: torch.Tensor) -> Any:
+            with torch.enable_grad():
+                y = x * 2
+            return y + 1 if getattr(y, name) else y - 1
+
+        with torch.inference_mode():
+            inside = compile(f)(x)
+        return inside, compile(f)(x)
+
+    check(step, lambda: torch.ones(3, requires_grad=True), allow_fallback=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch._dynamo import config
 from torch._dynamo.convert_frame import ConvertFrameAssert
 
@@ -26,11 +27,17 @@ _OUR_SETTINGS = {
 
 
 _users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)
+_is_in_inference_mode: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_in_inference_mode", default=False)
 
 
 def is_compiling_for_gradc() -> bool:
     """True while Dynamo compiles for gradc in this thread."""
     return _users_settings.get() is not None
+
+
+def was_called_in_inference_mode() -> bool:
+    """True while Dynamo compiles for gradc what was called in inference mode: to trace it, Dynamo leaves that mode."""
+    return _is_in_inference_mode.get()
 
 
 def compile_under_our_settings(is_ours: IsOurs, around: Callable[[], AbstractContextManager[None]]) -> Patch:
@@ -64,10 +71,12 @@ def _our_settings() -> Iterator[None]:
         yield
         return
     token = _users_settings.set({name: getattr(config, name) for name in _OUR_SETTINGS})
+    token_of_mode = _is_in_inference_mode.set(torch.is_inference_mode_enabled())
     try:
         with config.patch(_OUR_SETTINGS):
             yield
     finally:
+        _is_in_inference_mode.reset(token_of_mode)
         _users_settings.reset(token)
 
 

@@ -12,16 +12,21 @@ from torch._dynamo.variables.tensor import TensorVariable
 
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.settings import was_called_in_inference_mode
 from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _IS_NONE = ("IS_OP", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
+
+_TOLD_BY_RECORDING = ("requires_grad", "is_leaf", "grad_fn")
 
 _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 
 
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
     """End the graph where ``_version``, ``_base``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
+
+    In inference mode also where it is asked whether a call was recorded, as with ``requires_grad``: there none is.
 
     Code that reads a node is left alone; what it calls is compiled. That an argument has none is guarded, and whether
     it is a leaf.
@@ -71,6 +76,9 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         def attribute(self: Any, tx: Any, name: str) -> Any:
             if name == "_base" and is_ours(tx.output.compiler_fn):
                 end_graph("_base", "What is traced is no view where the tensor is one.")
+            is_recorded = name in _TOLD_BY_RECORDING and not self.source and self.requires_grad
+            if is_recorded and was_called_in_inference_mode() and is_ours(tx.output.compiler_fn):
+                end_graph("requires_grad in inference mode", "What is traced is not made in inference mode.", name)
             if name == "is_leaf" and self.source and is_ours(tx.output.compiler_fn):
                 install_guard(AttrSource(self.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
             return original(self, tx, name)
