@@ -21,6 +21,7 @@ from gradc.frontend import probe
 from gradc.frontend.patches import patches
 from gradc.options import CompileOptions
 from gradc.torch_private import version
+from gradc.torch_private.dynamo_patches import ask_again
 
 MakeBackend = Callable[[CompileOptions], Callable[..., Any]]
 
@@ -35,6 +36,7 @@ def begin(backend: MakeBackend) -> None:
     native.is_built()
     if version.is_tested():
         patches().apply()
+        ask_again()
         return
     before = [patch.name for patch in patches() if patch.is_applied]
     patches().apply()
@@ -44,6 +46,7 @@ def begin(backend: MakeBackend) -> None:
         for patch in (patch for patch in reversed(patches()) if patch.name not in before):
             patch.undo()
         raise
+    ask_again()
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """How torch's optimizers are put together: a ``step`` in layers around one function that does the arithmetic.
 
-    known_steps: () -> {the step of a class, without hooks: "adam", "sgd", ...: the function of torch.optim that it calls}
-    step_of:     optimizer -> the step of its class, without hooks
-    step_with:   (step without hooks, name, arithmetic, ...) -> a step with hooks that calls ``arithmetic`` instead
+known_steps: () -> {the step of a class, without hooks: "adam", "sgd", ...: the function of torch.optim that it calls}
+step_of:     optimizer -> the step of its class, without hooks
+step_with:   (step without hooks, name, arithmetic, ...) -> a step with hooks that calls ``arithmetic`` instead
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from gradc.torch_private.dynamo_patches.constructors import make_objects_as_pyth
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
+from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.hidden_tensors import look_into_objects
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
@@ -50,6 +51,7 @@ __all__ = [
     "NATIVE_STEP",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
+    "ask_again",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",
     "break_graph_where_inference_tensors_are_saved",
@@ -79,6 +81,7 @@ __all__ = [
     "look_into_objects",
     "look_through_compiled_modules",
     "make_objects_as_python_does",
+    "note_what_others_give_up",
     "read_from_the_tensor",
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",

@@ -1,0 +1,50 @@
+"""Functions that another compiler gave up in the same process: Dynamo's mark on them would hold for gradc, too, uncounted."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from typing import Any
+
+from torch._dynamo.convert_frame import CatchErrorsWrapper, input_codes
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_marked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+
+
+def note_what_others_give_up(is_ours: IsOurs) -> Patch:
+    """Keep in mind which functions other compilers leave to Python for good, for ``ask_again``."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def handle_skip(self: Any, result: Any, frame: Any) -> Any:
+            result = original(self, result, frame)
+            if result.guarded_code is None and result.apply_to_code and not is_ours(self):
+                _marked.add(frame.f_code)
+            return result
+
+        return handle_skip
+
+    return Patch(
+        "note_what_others_give_up",
+        "Dynamo leaves a function that one compiler gave up to Python under every compiler, and asks none of them.",
+        (Replace(CatchErrorsWrapper, "_handle_skip", make),),
+    )
+
+
+def ask_again() -> None:
+    """Take Dynamo's mark off the functions that other compilers gave up, so that gradc is asked. What they compiled stays."""
+    for codes in (_asked_before_gradc(), _marked):
+        for code in tuple(codes):
+            if not _debug_get_cache_entry_list(code):
+                reset_code(code)
+        codes.clear()
+
+
+@functools.cache
+def _asked_before_gradc() -> list[types.CodeType]:
+    """What Dynamo was asked for before the patch was there."""
+    return [code for reference in input_codes.seen if (code := reference()) is not None]
