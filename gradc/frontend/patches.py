@@ -57,7 +57,6 @@ def patches() -> Patches:
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.calculate_with_integers_in_python(is_ours),
             dynamo.keep_effects_of_python(is_ours),
-            dynamo.look_into_objects(is_ours),
             dynamo.keep_functions_compiled(is_ours),
             dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),

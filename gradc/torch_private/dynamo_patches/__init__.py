@@ -21,7 +21,6 @@ from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
-from gradc.torch_private.dynamo_patches.hidden_tensors import look_into_objects
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
@@ -78,7 +77,6 @@ __all__ = [
     "leave_out_unused_work",
     "leave_the_process_as_it_is",
     "let_python_choose",
-    "look_into_objects",
     "look_through_compiled_modules",
     "make_objects_as_python_does",
     "note_what_others_give_up",

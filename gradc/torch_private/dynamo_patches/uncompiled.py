@@ -32,13 +32,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.dynamo_patches.failures import FAILED
-from gradc.torch_private.dynamo_patches.hidden_tensors import NO_TENSORS
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
 _NOTHING_TO_COMPILE = (
     "Dynamo decided to skip the frame while tracing: No ops traced",
-    NO_TENSORS,
+    "no tensor-related objects found in frame",
     "frame is in the Dynamo skipfiles list",  # of torch and of the standard library: who calls it was told
     "frame is already Dynamo-generated code",
     "frame is a namedtuple",
