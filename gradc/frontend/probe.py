@@ -18,6 +18,7 @@ from gradc.bits import same_bits
 from gradc.compiled_autograd import enable
 from gradc.journal import counters
 from gradc.probes import PROBES
+from gradc.torch_private.autograd import is_view
 
 Program = Callable[[Tensor, Tensor], Any]
 
@@ -73,4 +74,4 @@ def _compare(eager: list[Tensor], found: list[Tensor], how: str) -> str:
 
 
 def _traits(value: Tensor) -> str:
-    return f"strides {value.stride()}, a gradient: {value.requires_grad}, a view: {value._is_view()}"
+    return f"strides {value.stride()}, a gradient: {value.requires_grad}, a view: {is_view(value)}"
