@@ -36,8 +36,12 @@ def begin(backend: MakeBackend) -> None:
     native.is_built()
     if version.is_tested():
         patches().apply()
-        ask_again()
-        return
+    else:
+        _apply_where_understood(backend)
+    ask_again()
+
+
+def _apply_where_understood(backend: MakeBackend) -> None:
     before = [patch.name for patch in patches() if patch.is_applied]
     patches().apply()
     try:
@@ -46,7 +50,6 @@ def begin(backend: MakeBackend) -> None:
         for patch in (patch for patch in reversed(patches()) if patch.name not in before):
             patch.undo()
         raise
-    ask_again()
 
 
 @functools.cache
