@@ -14,10 +14,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+from gradc.ulps import LARGEST, steps_between
+
 _EDGES = (0, 1, 2, 4, 8, 16, 64, 256, 1024)  # the upper ends of the bars
 _WIDTH = 32
-_BEYOND = torch.iinfo(torch.int64).max
+_BEYOND = LARGEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +50,9 @@ def is_measured(a: object, b: object) -> bool:
 def distances(a: Tensor, b: Tensor) -> Tensor:
     """int64, flat. Both have the same dtype and shape."""
     a, b = (_as_real(tensor) for tensor in (a, b))
-    x, y = _steps(a), _steps(b)
-    is_across = (x < 0) != (y < 0)  # the zero lies between, where the subtraction may overflow
-    apart = torch.where(is_across, _sum(x.abs(), y.abs()), (x - y).abs())
-    is_same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(is_same | (a.isfinite() & b.isfinite()), apart, _BEYOND).masked_fill(a.isnan() & b.isnan(), 0)
+    are_nan = a.isnan() & b.isnan()
+    is_counted = (a == b) | (a.isfinite() & b.isfinite())
+    return torch.where(is_counted, steps_between(a, b), _BEYOND).masked_fill(are_nan, 0)
 
 
 def histogram(a: Tensor, b: Tensor) -> Histogram:
@@ -74,18 +73,4 @@ def _label(lower: int, upper: int) -> str:
 
 def _as_real(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    tensor = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-    return tensor
-
-
-def _steps(tensor: Tensor) -> Tensor:
-    """Numbers in whose order, and at whose distances, the floating-point numbers stand; both zeros are 0."""
-    bits = tensor.contiguous().view(_INTEGERS[tensor.dtype.itemsize])
-    lowest = torch.iinfo(bits.dtype).min
-    wide = bits.to(torch.int64)
-    return torch.where(wide < 0, lowest - wide, wide)
-
-
-def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Of what is not negative, and no more than int64 holds."""
-    return torch.where(a > _BEYOND - b, _BEYOND, a + b)
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)

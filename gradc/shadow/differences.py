@@ -14,9 +14,9 @@ from torch import Tensor
 from gradc.bits import same_bits
 from gradc.shadow.copies import Copies, with_history
 from gradc.shadow.world import is_address
+from gradc.ulps import steps_between
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def differences(eager: dict[str, Any], compiled: dict[str, Any], copies: Copies) -> Iterator[tuple[str, str]]:
@@ -112,16 +112,7 @@ def _first_element(eager: Tensor, compiled: Tensor) -> str:
 def _ulps(eager: Tensor, compiled: Tensor) -> str:
     if not eager.is_floating_point():
         return ""
-    a, b = (_steps(tensor) for tensor in (eager, compiled))
-    return f", by up to {(a - b).abs().max().item():.0f} ulps"
-
-
-def _steps(tensor: Tensor) -> Tensor:
-    """Numbers in whose order and distance the floating-point numbers stand."""
-    bits = tensor.contiguous().view(_INTEGERS[tensor.dtype.itemsize])
-    lowest = torch.iinfo(bits.dtype).min
-    wide = bits.to(torch.float64)
-    return torch.where(wide < 0, lowest - wide, wide)
+    return f", by up to {steps_between(eager, compiled).max().item()} ulps"
 
 
 def _of_state(eager: Any, compiled: Any) -> str:
