@@ -86,4 +86,4 @@ def test_a_metaclass_makes_the_object() -> None:
         return f(x)
 
     report = check(step, leaf(3), allow_fallback=True)
-    assert report.num_graphs == 2
+    assert report.num_graphs == 1  # what follows has the object alone

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,12 +32,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.dynamo_patches.failures import FAILED
+from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
 _NOTHING_TO_COMPILE = (
     "Dynamo decided to skip the frame while tracing: No ops traced",
-    "no tensor-related objects found in frame",
     "frame is in the Dynamo skipfiles list",  # of torch and of the standard library: who calls it was told
     "frame is already Dynamo-generated code",
     "frame is a namedtuple",
@@ -47,11 +47,13 @@ _NOTHING_TO_COMPILE = (
     "skipping generator expression",
     "tracing is non-recursively disabled for this frame",  # the user's wish
 )
+_NO_TENSORS = "no tensor-related objects found in frame"
 _GRADC = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _LIBRARIES = (os.path.join(os.path.dirname(torch.__file__), ""), os.path.join(_GRADC, ""), "<frozen", "<eval_with_key>")
 _GENERIC = [hints for hints in vars(graph_break_hints).values() if isinstance(hints, list)]
 _GENERIC_HINTS = {" ".join(hint.split()) for hints in _GENERIC for hint in hints}
 _MOST_CALLS = 1000  # that are told of one function; to be asked takes some 10 us
+_MOST_QUIET_CALLS = 64  # that reach no tensors, of one function; to look takes up to 50 us
 _LIMIT = "Dynamo recompile limit exceeded"
 
 
@@ -60,13 +62,24 @@ Teller = Callable[[Uncompiled, Any], Callable[[], None] | None]
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A function that is not compiled: whom Dynamo asks, what to call at each call, and the answers."""
+    """A function that is not compiled: whom Dynamo asks, what to call at each call, and the answers.
+
+    ``reaches``: whether a call's variables lead to tensors; a call of which they do not is not told.
+    """
 
     asker: Any
     tell: Callable[[], None]
+    reaches: Callable[[Iterable[Any]], bool]
     answer: ConvertFrameReturn
     last_answer: ConvertFrameReturn
-    number: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    told: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    quiet: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+    def answer_to(self, frame: Any) -> ConvertFrameReturn:
+        if not self.reaches(frame.f_locals.values()):
+            return self.answer if next(self.quiet) < _MOST_QUIET_CALLS else self.last_answer
+        self.tell()
+        return self.answer if next(self.told) < _MOST_CALLS else self.last_answer
 
 
 def tell_graph_breaks(is_ours: IsOurs, teller: Teller) -> Patch:
@@ -104,8 +117,7 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
         def call(self: Any, frame: Any, *args: Any) -> Any:
             code = frame.f_code
             if (known := left.get(code)) is not None and known.asker is self and code in input_codes:  # empty after a reset
-                known.tell()
-                return known.answer if next(known.number) < _MOST_CALLS else known.last_answer
+                return known.answer_to(frame)
             if not is_ours(self):
                 return original(self, frame, *args)
             left.pop(code, None)
@@ -127,14 +139,15 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             reason = result.skip_reason if result.guarded_code is None else None
             if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or not is_ours(self) or _is_in_a_mode_of_gradc():
                 return result
-            is_told_why = error is None or reason.startswith(FAILED)
-            tell = teller(_skipped(reason, frame) if is_told_why else _failed(error, frame), self)
+            is_hidden = reason == _NO_TENSORS
+            if is_hidden and not computes(frame.f_code, frame.f_globals):
+                return result
+            tell = teller(_skipped(reason, error, frame), self)
             if tell is None:
                 return result
             answer = dataclasses.replace(result, apply_to_code=False)
-            left[frame.f_code] = _Known(self, tell, answer, result)
-            tell()
-            return answer
+            known = left[frame.f_code] = _Known(self, tell, reach_tensors if is_hidden else _always, answer, result)
+            return known.answer_to(frame)
 
         return handle_skip
 
@@ -189,8 +202,16 @@ def _failed(error: Exception, frame: Any) -> Uncompiled:
     return _worded(False, text, getattr(error, "real_stack", ()), frame)
 
 
-def _skipped(reason: str, frame: Any) -> Uncompiled:
+def _always(_: Iterable[Any]) -> bool:
+    return True
+
+
+def _skipped(reason: str, error: Exception | None, frame: Any) -> Uncompiled:
+    if error is not None and not reason.startswith(FAILED):
+        return _failed(error, frame)
     kind, detail = reason.splitlines()[0], frame.f_code.co_name
+    if kind == _NO_TENSORS:
+        return Uncompiled(False, "tensors in objects alone", detail, _place((), frame), "Hand the tensors over as arguments.")
     if kind.startswith(FAILED):
         kind, detail = FAILED, kind.removeprefix(f"{FAILED}: ")
     return Uncompiled(False, kind, detail, _place((), frame), "")
