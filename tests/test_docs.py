@@ -1,12 +1,21 @@
-"""What holds the pages of docs/ together: links lead somewhere, each page is in the site's nav, and none needs the network."""
+"""What holds the pages of docs/ together: links lead somewhere, commands exist, nothing that can be set is left out.
+
+Each page is in the site's nav, and none needs the network. That the blocks of Python run is for tests/test_how_it_works.py.
+"""
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gradc import cli, journal
+from gradc.config import DEFAULTS
+
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+OUTSIDE = ROOT / "CONTRIBUTING.md"
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
 
@@ -35,7 +44,7 @@ def lost_links(page: Path) -> list[str]:
     return [f"{target}#{anchor}" for target, anchor in links(page) if not leads_somewhere(target, anchor)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, OUTSIDE], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page):
     assert lost_links(page) == []
 
@@ -65,6 +74,75 @@ def test_no_page_of_the_site_loads_anything_from_elsewhere():
     for page in PAGES[:-1]:
         assert "```mermaid" not in page.read_text(), page
         assert not re.search(r"!\[[^\]]*\]\(https?:|<(?:img|script|link)\b", prose(page)), page
+
+
+def commands(page: Path) -> Iterator[str]:
+    """What the page shows to be typed into a shell: in blocks, in steps of a workflow, and as code within a line."""
+    text = page.read_text()
+    for block in re.findall(r"^```(?:sh|yaml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield from (re.sub(r"^ *- run: |#.*", "", line).strip() for line in block.splitlines())
+    yield from re.findall(
+        r"`((?:gradc|make|python) [^`\n]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
+
+
+def exists(command: str) -> bool:
+    words = shlex.split(re.sub(r" > .*", "", command))
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        del words[0]
+    match words:
+        case ["make", *targets]:
+            names = [word for word in targets if "=" not in word]
+            return all(re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for name in names)
+        case ["gradc", *arguments]:
+            return is_of_the_command_line(arguments)
+        case ["python", "-m", module, *_] if module.startswith(("tests.", "benchmarks.")):
+            path = ROOT / module.replace(".", "/")
+            return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        case ["python", path, *_] if path.endswith(".py"):
+            return (ROOT / path).exists()
+    return True
+
+
+def is_of_the_command_line(arguments: list[str]) -> bool:
+    """Whether it takes them; a command may stand alone where a page speaks of it."""
+    arguments = arguments if len(arguments) > 1 else [*arguments, "--help"]
+    try:
+        cli.parser().parse_args(arguments)
+    except SystemExit as end:
+        return end.code == 0
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page):
+    assert [command for command in commands(page) if not exists(command)] == []
+
+
+def test_a_command_that_does_not_exist_is_seen(tmp_path):
+    wrong = [
+        "make tset",
+        "gradc chekc",
+        "gradc check a.py:f --step=3 --agianst=x",
+        "python -m tests.nothing",
+        "python examples/none.py",
+    ]
+    (tmp_path / "a.md").write_text("".join(f"`{command}`\n" for command in [*wrong, "make test", "gradc check", "gradc env"]))
+    assert [command for command in commands(tmp_path / "a.md") if not exists(command)] == wrong
+
+
+def test_what_can_be_set_or_asked_is_in_the_page_of_usage():
+    page = (ROOT / "docs/usage.md").read_text()
+    package = "".join(path.read_text() for path in [*(ROOT / "gradc").rglob("*.py"), ROOT / "setup.py"])
+    variables = set(re.findall(r'"(GRADC_[A-Z_]+)"', package)) - {"GRADC_WHEEL", "GRADC_SANITIZE"}  # of targets in the Makefile
+    groups = re.findall(r'\bcount\("(\w+)"|counters\["(\w+)"\]', package)
+    commands = re.findall(r'add_parser\("(\w+)"', package)
+    assert len(variables) > 6 and len(groups) > 8 and len(commands) > 4
+    known = f"{page}{(ROOT / 'docs/contributing.md').read_text()}"
+    assert [name for name in variables if name not in known] == []
+    assert [name for name in (*DEFAULTS, *journal.ARTIFACTS) if f"`{name}`" not in page] == []
+    assert [name for pair in groups for name in pair if name and f"| `{name}` |" not in page] == []
+    assert [name for name in commands if f"`gradc {name}" not in page] == []
 
 
 def test_every_public_name_is_in_the_api():

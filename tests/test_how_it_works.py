@@ -16,9 +16,8 @@ import pytest
 from tests.test_import_direction import ROOMS
 
 DOCS = Path(__file__).parent.parent / "docs"
-START = ("index", "mixed-precision", "whole-steps", "memory", "migrating", "guarantees", "reasons")
-NAMES = (*START, "how-it-works", "architecture")
-PAGES = [DOCS / f"{name}.md" for name in NAMES]
+ELSEWHERE = DOCS / "recipes"  # are about libraries that `make test` does without: tests/world/test_recipes.py
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text() and page.parent != ELSEWHERE]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 MARK = "======== next block"
 
@@ -28,6 +27,7 @@ def printed(page: str, prelude: str = "") -> list[str]:
     program = prelude + f"print({MARK!r})\n".join(code for code, _ in BLOCK.findall(page))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("GRADC_", "TORCH_LOGS"))}
     environment["GRADC_COMPILE_SECONDS"] = "none"  # what is counted hangs on no clock
+    environment["PYTHONPATH"] = os.pathsep.join([str(DOCS.parent), *filter(None, [environment.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "head.py").write_text(program)
         command = [sys.executable, "-W", "ignore", "head.py"]
@@ -42,6 +42,14 @@ def test_the_page_prints_what_it_says(page):
     said = [text for _, text in BLOCK.findall(page.read_text())]
     for number, (ours, theirs) in enumerate(zip(printed(page.read_text()), said, strict=True)):
         assert ours == theirs, f"block {number}"
+
+
+def test_every_block_of_python_is_one_that_is_run():
+    """Indented ones, or ones that begin otherwise, would be shown and never run."""
+    for page in [*PAGES, *ELSEWHERE.glob("*.md")]:
+        assert len(BLOCK.findall(page.read_text())) == len(
+            re.findall(r"^ *(?:```|~~~) ?(?:py|>>>)", page.read_text(), re.MULTILINE)
+        )
 
 
 def test_the_tree_of_the_architecture_is_the_list_of_the_guard():

@@ -1,23 +1,51 @@
-"""The README's first program runs and prints what the README says."""
+"""The README's programs run and print what it says, its table is that of the pages of docs, and its commands exist.
+
+``python -m benchmarks.headline`` writes the table and the picture anew; ``python -m tests.test_readme`` what is printed.
+"""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+from PIL import Image
+
+from benchmarks import headline
+from tests.test_how_it_works import BLOCK, printed, rewrite
+
+ROOT = Path(__file__).parent.parent
+README = headline.README.read_text()
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def test_the_programs_print_what_is_said():
+    said = [text for _, text in BLOCK.findall(README)]
+    assert len(said) == 2 and README.count("```python") == 2
+    assert printed(README) == said
 
 
-def test_first_program_prints_what_is_said():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", blocks("python")[0]], capture_output=True, text=True)
-    assert done.stdout == blocks("text")[0], done.stderr
+def test_the_table_is_that_of_the_pages():
+    assert headline.table() in README, "python -m benchmarks.headline writes it anew"
+    assert (
+        headline.with_table(README.replace(headline.table(), "|  | torch.compile | gradc |\n| of | other | figures |"))
+        == README
+    )
 
 
-def test_commands_exist():
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
-    for command in re.findall(r"^make (\w+)", blocks("sh")[0], re.MULTILINE):
-        assert re.search(rf"^{command}:", makefile, re.MULTILINE)
+def test_the_picture_is_of_the_same_figures():
+    assert f"]({headline.PICTURE.relative_to(ROOT)})" in README
+    assert Image.open(headline.PICTURE).info["Description"] == headline.description(), (
+        "python -m benchmarks.headline draws it anew"
+    )
+
+
+def test_it_takes_no_more_than_two_screens():
+    assert len(README.splitlines()) <= 100
+
+
+def test_it_names_commands_that_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    commands = re.findall(r"\bmake (\w+)", "".join(re.findall(r"^```sh.*?^```$|`[^`\n]+`", README, re.DOTALL | re.MULTILINE)))
+    assert {"demo", "test"} <= set(commands)
+    assert all(re.search(rf"^{command}:", makefile, re.MULTILINE) for command in commands)
+
+
+if __name__ == "__main__":
+    rewrite(headline.README)
