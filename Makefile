@@ -10,7 +10,7 @@ CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
 	@echo "make test    run the tests"
-	@echo "make check   lint, types, import direction"
+	@echo "make check   lint, types, spelling, import direction"
 	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
@@ -48,9 +48,11 @@ demo: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 -q
 
+PROSE := $(wildcard *.md) Makefile mkdocs.yml pyproject.toml setup.py docs gradc examples benchmarks tests
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell $(PROSE)
 	$(BIN)/python -m pytest -q tests/test_import_direction.py
 
 shadow: venv

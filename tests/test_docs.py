@@ -122,7 +122,7 @@ def test_commands_exist(page):
 def test_a_command_that_does_not_exist_is_seen(tmp_path):
     wrong = [
         "make tset",
-        "gradc chekc",
+        "gradc verify",
         "gradc check a.py:f --step=3 --agianst=x",
         "python -m tests.nothing",
         "python examples/none.py",
