@@ -105,7 +105,7 @@ def render(rows: dict[Case, dict[str, str]], names: list[str]) -> str:
         by_room[case.room].append(case)
     for room, cases in by_room.items():
         lines += ["", f"## {room.replace('_', ' ').capitalize()}", ""]
-        lines += [f"| line of SEMANTICS.md | behaviour | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+        lines += [f"| what it is about | behaviour | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
         for case in cases:
             cells = " | ".join(_cell(rows[case][name]) for name in names)
             lines.append(f"| {case.line} | {case.name.replace('_', ' ')} | {cells} |")
