@@ -16,7 +16,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 class GradcError(Exception):
-    """Base of every error that the user can cure: the message says how."""
+    """Base of every error that the user can cure: the message says what, where, why, and how."""
 
 
 class ConfigError(GradcError, ValueError):
@@ -28,7 +28,7 @@ class FallbackError(GradcError, RuntimeError):
 
 
 class CheckError(GradcError, AssertionError):
-    """``gradc.check(...).raise_if_different()`` found a tensor that is not eager's."""
+    """A value that is not eager's was found by ``raise_if_different`` or ``assert_parity``, or a check that proves nothing."""
 
 
 class DifferenceWarning(UserWarning):
@@ -44,7 +44,7 @@ class InternalError(Exception):
 
 
 class UnsupportedError(Exception):
-    """Internal: this part cannot be compiled. Caught by the caller, which runs the part eagerly and counts it.
+    """What a backend raises to leave a part to eager. gradc catches it, runs that part eagerly, and counts it.
 
     Arguments:
         kind: the counter's name under ``fallbacks``, e.g. ``"mutated input that requires grad"``.

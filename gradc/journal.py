@@ -29,13 +29,23 @@ ARTIFACTS = ("compiled_autograd", "compiled_autograd_verbose", "recompiles", "gr
 
 
 class Counters(collections.defaultdict[str, collections.Counter[str]]):
-    """``counters["fallbacks"]["sparse gradient"] -> 3``: how many calls ran a part of theirs otherwise than compiled.
+    """``counters["fallbacks"]["dispatch mode"] -> 3``: how many calls ran a part of theirs otherwise than compiled, and why.
 
-    Groups: ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part; ``uncompiled``: what Dynamo
-    gave to no graph, by its reason, once for each call that came there: a graph break, or a function that was not compiled, as
-    after the recompile limit (of one function, the first thousand calls). Functions without a tensor or a name of torch in
-    them are in neither. ``verified``: calls and backwards compared in shadow mode, differences, what was left out. Beside them
-    stats, aot, compiled_autograd, executor.
+    A dictionary of counters, by group and name; what was never counted is 0. ``gradc.reset()`` and ``.clear()`` empty it.
+
+    Groups:
+
+    - ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part.
+    - ``uncompiled``: what Dynamo gave to no graph, by its reason, once for each call that came there: a graph break, or a
+      function that was not compiled, as after the recompile limit (of one function, the first thousand calls). Functions
+      without a tensor or a name of torch in them are in neither.
+    - ``stats``: ``unique_graphs``: graphs compiled and backward passes captured; ``calls run eagerly to compare``: those
+      that were timed beside compiled ones.
+    - ``aot``: ``backward_compiles``: backwards compiled, one for each segment and state it was called in.
+    - ``compiled_autograd``: backward passes: ``captures``, ``hits``, and others.
+    - ``optim``: ``native steps`` of optimizers, and why a step was torch's.
+    - ``verified``: calls and backwards compared in shadow mode, differences, what was left out.
+    - ``executor``: ``programs_interpreted``: programs that the Python interpreter runs.
     """
 
     def __init__(self) -> None:
@@ -44,7 +54,13 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
 
 @dataclasses.dataclass(frozen=True)
 class Fallback:
-    """One part that ran eagerly: why, what exactly was met, and the user's line (or "")."""
+    """One part that ran eagerly.
+
+    Attributes:
+        kind: why: the name under which it is counted.
+        detail: what exactly was met, or "".
+        where: the user's line, or "".
+    """
 
     kind: str
     detail: str
@@ -53,7 +69,13 @@ class Fallback:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """One segment: how many autograd nodes of eager's it stands for, what it keeps, and the user's line it ends with."""
+    """One segment of a region's backward.
+
+    Attributes:
+        num_nodes: how many autograd nodes of eager's it stands for.
+        saved_bytes: what it keeps from the forward, in bytes.
+        where: the user's line that it ends with, or "".
+    """
 
     num_nodes: int
     saved_bytes: int
@@ -62,7 +84,15 @@ class Cut:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """One region. ``num_calls``: ATen calls of its forward. ``saved_bytes``: kept for backward, beside its inputs."""
+    """One region: a graph that was compiled.
+
+    Attributes:
+        name: "region 3".
+        num_calls: how many ATen calls its forward makes.
+        segments: those of its backward, each a ``Cut``; none if nothing in it requires a gradient.
+        saved_bytes: what it keeps for backward, beside its inputs, in bytes.
+        where: the user's line that it begins at, or "".
+    """
 
     name: str
     num_calls: int

@@ -22,8 +22,13 @@ def register_backend(name: str, lower: Lower) -> Lower:
 
     Arguments:
         name: what ``gradc.compile(backend=...)`` is to call it.
-        lower: takes a Program and returns a function of one list (inputs, which it may empty) that returns the list
-            of the Program's outputs. May raise UnsupportedError: the Program is then interpreted.
+        lower: takes a Program (``gradc.ir.program``: ATen calls in order) and returns a function of one list (inputs, which
+            it may empty) that returns the list of the Program's outputs, with the shapes, dtypes and strides that the
+            Program's slots say. Where sizes change, they come as integers among the inputs. May raise
+            ``gradc.errors.UnsupportedError``: that part then runs eagerly, counted.
+
+    Returns:
+        ``lower``.
 
     Raises:
         ConfigError: if the name is taken.
@@ -46,5 +51,9 @@ def lookup_backend(name: str) -> Lower:
 
 
 def list_backends() -> list[str]:
-    """The names of all backends."""
+    """The names that ``gradc.compile(backend=...)`` takes, in alphabetical order.
+
+    Returns:
+        "eager", "inductor", "replay", and those that were registered.
+    """
     return sorted(_backends)

@@ -87,8 +87,10 @@ class Report:
         }
 
     def raise_if_different(self) -> None:
-        """Raises:
-        CheckError: with the table, if any value is not eager's.
+        """Do nothing if every value is eager's.
+
+        Raises:
+            CheckError: with the table, if one is not.
         """
         if not self.ok:
             raise CheckError(str(self))

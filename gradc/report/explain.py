@@ -30,7 +30,13 @@ _MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
 
 @dataclasses.dataclass(frozen=True)
 class GraphBreak:
-    """Where Dynamo ended a graph: its reason, the user's line, and what to do about it, or ""."""
+    """Where Dynamo ended a graph, and Python went on.
+
+    Attributes:
+        reason: the name under which it is counted, and what was met.
+        where: the user's line, or "".
+        advice: what to write instead, or "".
+    """
 
     reason: str
     where: str
