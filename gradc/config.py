@@ -74,7 +74,7 @@ class Config:
             are compared bit for bit (default 0; also ``GRADC_VERIFY_CALLS=n``): the first ones, and as many whenever something
             is compiled anew. What is not eager's is told and runs eagerly from then on. As it is at ``gradc.compile``, or
             ``options={"verify": n}``.
-        compiled_autograd: capture every backward pass of the process (also ``GRADC_COMPILED_AUTOGRAD=1``).
+        compiled_autograd: capture every backward pass of the process (default False; also ``GRADC_COMPILED_AUTOGRAD=1``).
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The backends: what turns a Program into something that runs.
 
-    register_backend(name, lower)      lower: Program -> (list of inputs, emptied -> list of outputs)
-    lookup_backend(name) -> lower      list_backends() -> names
+register_backend(name, lower)      lower: Program -> (list of inputs, emptied -> list of outputs)
+lookup_backend(name) -> lower      list_backends() -> names
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def register_backend(name: str, lower: Lower) -> Lower:
         name: what ``gradc.compile(backend=...)`` is to call it.
         lower: takes a Program (``gradc.ir.program``: ATen calls in order) and returns a function of one list (inputs, which
             it may empty) that returns the list of the Program's outputs, with the shapes, dtypes and strides that the
-            Program's slots say. Where sizes change, they come as integers among the inputs. May raise
+            Program's slots say; where sizes change, ``program.symbols`` says which input each is read off. May raise
             ``gradc.errors.UnsupportedError``: that part then runs eagerly, counted.
 
     Returns:

@@ -43,9 +43,9 @@ def check(
     compiled as a whole: the calls compile with ``against``.
 
     Arguments:
-        step: a function or a module. Modules among ``args``, and tensors, are copied. Models, optimizers, schedulers,
-            generators and tensors that a function names as globals or closes over are put back after each run, and so are
-            the generators of random numbers of torch, NumPy and Python.
+        step: a function or a module. Models, optimizers, schedulers, generators and tensors that a function names as globals
+            or closes over are put back after each run, and so are the generators of random numbers of torch, NumPy and Python.
+        args: what it is called with. Tensors among them, of any dtype and shape, and modules are copied.
         steps: how often the step is called in each run.
         against: the compiler: "gradc", a backend of torch.compile ("inductor", "aot_eager"), or a function that takes a
             function or module and returns a compiled one.

@@ -113,7 +113,8 @@ def explain(
             changes beside its arguments it changes as often.
 
     Returns:
-        A function of the arguments, which are copied for each run, that returns an Explanation.
+        A function of the arguments (tensors of any dtype and shape, modules and others: they are copied for each run) that
+        returns an Explanation.
 
     Raises:
         ConfigError: for an unknown backend, or an argument that cannot be copied.
