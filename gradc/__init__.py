@@ -10,6 +10,8 @@ from gradc.frontend.patches import patches
 from gradc.journal import counters
 from gradc.parity.check import check
 from gradc.report.explain import explain
+from gradc.traces.profile import tracing
+from gradc.traces.programs import programs
 
 __all__ = [
     "ConfigError",
@@ -24,8 +26,10 @@ __all__ = [
     "explain",
     "list_backends",
     "patches",
+    "programs",
     "register_backend",
     "reset",
     "testing",
+    "tracing",
 ]
 __version__ = "0.1.0"

@@ -6,6 +6,7 @@
     is_logged(artifact) -> bool         True when GRADC_LOGS (or set_logs) names the artifact
     is_heard(artifact) -> bool          True when, besides, somebody listens
     listening() -> list of Event        what happened inside; gradc.explain reads it
+    telling(listener)                   each Event as it happens, inside
 
 Near the ground: imports nothing of gradc but errors and torch_private.
 """
@@ -19,7 +20,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from gradc.errors import ConfigError, FallbackError
 from gradc.torch_private.dynamo import Uncompiled
@@ -108,8 +109,14 @@ class Event(NamedTuple):
     what: Graph | Fallback | Uncompiled | str
 
 
+class Listener(Protocol):
+    """Whoever is told what happens, by ``append``: a list, or a tool that does something with it at once."""
+
+    def append(self, event: Event, /) -> None: ...
+
+
 counters = Counters()
-_listeners: list[list[Event]] = []
+_listeners: list[Listener] = []
 # They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
 LOG_NAMES = log_names("gradc", ARTIFACTS)
 LOG_NAMES.apply()
@@ -148,11 +155,18 @@ def log(artifact: str, text: str | Callable[[], str], what: Callable[[], Graph |
 def listening() -> Iterator[list[Event]]:
     """Everything that is logged inside, in any thread and whatever is switched on."""
     events: list[Event] = []
-    _listeners.append(events)
-    try:
+    with telling(events):
         yield events
+
+
+@contextlib.contextmanager
+def telling(listener: Listener) -> Iterator[None]:
+    """The same, handed to ``listener`` as it happens, in the thread in which it does."""
+    _listeners.append(listener)
+    try:
+        yield
     finally:
-        _listeners[:] = [listener for listener in _listeners if listener is not events]
+        _listeners[:] = [known for known in _listeners if known is not listener]
 
 
 _num_compiled = 0

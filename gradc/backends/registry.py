@@ -6,13 +6,8 @@ lookup_backend(name) -> lower      list_backends() -> names
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from gradc.backends.watch import Lower, watched
 from gradc.errors import ConfigError
-from gradc.ir.program import Program
-
-Lower = Callable[[Program], Callable[[list[Any]], list[Any]]]
 
 _backends: dict[str, Lower] = {}
 
@@ -47,7 +42,7 @@ def lookup_backend(name: str) -> Lower:
     """
     if name not in _backends:
         raise ConfigError(f"backend={name!r} is not known. The backends are: {', '.join(list_backends())}.")
-    return _backends[name]
+    return watched(name, _backends[name])
 
 
 def list_backends() -> list[str]:

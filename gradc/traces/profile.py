@@ -1,0 +1,69 @@
+"""What gradc does, by name in a profile: torch.profiler shows the ops; here is what makes them, and what was in the way.
+
+tracing(path or None): while inside, compilations, fallbacks and recaptures are spans; ``path`` gets a trace for Perfetto
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+
+from gradc.backends.watch import Lower, Runner, watching
+from gradc.ir.program import Program
+from gradc.journal import Event, Graph, telling
+from gradc.torch_private.traces import compilation, span
+from gradc.traces.words import describe
+
+
+@contextlib.contextmanager
+def tracing(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Show what gradc does in a profile, and write one, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+        with gradc.tracing("step.json"):
+            step()
+
+    Torch's profiler shows by itself a compiled forward as ``Torch-Compiled Region: 0/0``, the backward of a segment as
+    ``gradc::Segment``, the ops inside, and the phases of compiling. Added are spans whose names begin with ``gradc``: what is
+    lowered for a backend, which region each compilation became, and each fallback, graph break and recapture, with the
+    reason and your line, at the time and in the thread in which it happens.
+
+    Arguments:
+        path: of the trace to write, ending in ``.json`` or ``.json.gz``; what is inside runs under torch.profiler. None:
+            nothing is written, for a profiler of your own, which may be around or inside.
+    """
+    with watching(_lowered), telling(_Marks()):
+        if path is None:
+            yield
+            return
+        with torch.profiler.profile() as profiler:
+            yield
+    profiler.export_chrome_trace(os.fspath(path))
+
+
+def _lowered(name: str, lower: Lower, program: Program) -> Runner:
+    with span(f"gradc: {name} lowers {program.name}, {len(program.instructions)} calls"):
+        return lower(program)
+
+
+class _Marks:
+    """A listener of the journal that makes a span without length of each event."""
+
+    def append(self, event: Event) -> None:
+        if text := _text(event):
+            with span(text):
+                pass
+
+
+def _text(event: Event) -> str:
+    if isinstance(event.what, Graph):
+        id_ = compilation()
+        return f"gradc: {event.what.name} was captured{f', for Torch-Compiled Region: {id_}' if id_ else ''}"
+    if event.artifact == "graphs":
+        return f"gradc: {str(event.what).splitlines()[0]} was captured"
+    told = describe(event)
+    if told is None:
+        return ""
+    return f"{told.name.replace('_', ' ').replace('gradc ', 'gradc: ', 1)}: {told}"
