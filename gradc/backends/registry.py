@@ -6,10 +6,20 @@ lookup_backend(name) -> lower      list_backends() -> names
 
 from __future__ import annotations
 
-from gradc.backends.watch import Lower, watched
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from gradc.errors import ConfigError
+from gradc.ir.program import Program
+
+Runner = Callable[[list[Any]], list[Any]]
+Lower = Callable[[Program], Runner]
+Wrap = Callable[[Lower], Lower]
 
 _backends: dict[str, Lower] = {}
+_wraps: list[Wrap] = []
 
 
 def register_backend(name: str, lower: Lower) -> Lower:
@@ -42,7 +52,7 @@ def lookup_backend(name: str) -> Lower:
     """
     if name not in _backends:
         raise ConfigError(f"backend={name!r} is not known. The backends are: {', '.join(list_backends())}.")
-    return watched(name, _backends[name])
+    return functools.partial(_lower_watched, _backends[name]) if _wraps else _backends[name]
 
 
 def list_backends() -> list[str]:
@@ -52,3 +62,22 @@ def list_backends() -> list[str]:
         "eager", "inductor", "replay", and those that were registered.
     """
     return sorted(_backends)
+
+
+@contextlib.contextmanager
+def watched(wrap: Wrap) -> Iterator[None]:
+    """While inside, each backend is what ``wrap`` makes of it, in every thread: for tools that look at Programs.
+
+    What was compiled before is not seen, nor its backwards, which may be compiled later.
+    """
+    _wraps.append(wrap)
+    try:
+        yield
+    finally:
+        _wraps.remove(wrap)
+
+
+def _lower_watched(lower: Lower, program: Program) -> Runner:
+    for wrap in _wraps:
+        lower = wrap(lower)
+    return lower(program)

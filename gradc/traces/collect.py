@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
-from gradc.backends.watch import Lower, Runner, watching
+from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, telling
 from gradc.torch_private.traces import Compilation, compilation
@@ -30,7 +30,7 @@ _BACKWARD = re.compile(r"backward of segment (\d+) of (.+)")
 def collecting(found: Found) -> Iterator[None]:
     """See the module's docstring. What was compiled before is not told, nor its backwards."""
     collector = Collector(found)
-    with watching(collector.lowered), telling(collector):
+    with watched(collector.watch), telling(collector):
         yield
 
 
@@ -52,16 +52,23 @@ class Collector:
         elif event.artifact == "graphs" and (found := _BACKWARD.match(str(event.what))):
             self._said.backward = found[2], int(found[1])
 
-    def lowered(self, name: str, lower: Lower, program: Program) -> Runner:
-        """What a backend is given."""
-        run = lower(program)
+    def watch(self, lower: Lower) -> Lower:
+        """A backend, watched."""
+
+        def lowered(program: Program) -> Runner:
+            run = lower(program)
+            self._tell(program)
+            return run
+
+        return lowered
+
+    def _tell(self, program: Program) -> None:
         if self._said.backward is not None:
             self._tell_backward(*self._said.backward, program)
         elif program.name == PIECE:
             self._found(CapturedProgram(f"gradc_{PIECE}_{next(self._num_pieces)}", program))
         else:
             self._said.forward = program
-        return run
 
     def _tell_forward(self, region: str, program: Program) -> None:
         self._said.forward = None

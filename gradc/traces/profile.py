@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from gradc.backends.watch import Lower, Runner, watching
+from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, telling
 from gradc.torch_private.traces import compilation, span
@@ -34,7 +34,7 @@ def tracing(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
         path: of the trace to write, ending in ``.json`` or ``.json.gz``; what is inside runs under torch.profiler. None:
             nothing is written, for a profiler of your own, which may be around or inside.
     """
-    with watching(_lowered), telling(_Marks()):
+    with watched(_watch), telling(_Marks()):
         if path is None:
             yield
             return
@@ -43,9 +43,12 @@ def tracing(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
     profiler.export_chrome_trace(os.fspath(path))
 
 
-def _lowered(name: str, lower: Lower, program: Program) -> Runner:
-    with span(f"gradc: {name} lowers {program.name}, {len(program.instructions)} calls"):
-        return lower(program)
+def _watch(lower: Lower) -> Lower:
+    def lowered(program: Program) -> Runner:
+        with span(f"gradc: a backend lowers {program.name}, {len(program.instructions)} calls"):
+            return lower(program)
+
+    return lowered
 
 
 class _Marks:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gradc.backends import DEFAULT_BACKEND
-from gradc.backends.watch import Lower, Runner, watching
+from gradc.backends import DEFAULT_BACKEND, Lower, Runner, watched
 from gradc.frontend.api import compile
 from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
@@ -58,7 +58,7 @@ def programs(
         reset()
         found: list[CapturedProgram] = []
         inputs = _Inputs()
-        with collecting(found.append), watching(inputs.lowered) if with_inputs else contextlib.nullcontext():
+        with collecting(found.append), watched(inputs.watch) if with_inputs else contextlib.nullcontext():
             _run_on_copies(compiled, args)
         if with_inputs:
             reset()  # what was compiled meanwhile runs behind Python that looks at its inputs
@@ -73,15 +73,18 @@ class _Inputs:
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, ...]] = {}
 
-    def lowered(self, name: str, lower: Lower, program: Program) -> Runner:
-        run = lower(program)
+    def watch(self, lower: Lower) -> Lower:
+        """A backend, watched: what it makes run is looked at as it is called."""
 
-        def look_and_run(inputs: list[Any]) -> list[Any]:
-            if id(program) not in self._of:
-                self._of[id(program)] = tuple(_copied(inputs))
-            return run(inputs)
+        def lowered(program: Program) -> Runner:
+            return functools.partial(self._look_and_run, program, lower(program))
 
-        return look_and_run
+        return lowered
+
+    def _look_and_run(self, program: Program, run: Runner, inputs: list[Any]) -> list[Any]:
+        if id(program) not in self._of:
+            self._of[id(program)] = tuple(_copied(inputs))
+        return run(inputs)
 
     def of(self, program: Program) -> tuple[Any, ...] | None:
         return self._of.get(id(program))

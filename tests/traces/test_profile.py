@@ -36,13 +36,13 @@ def test_the_trace_names_what_gradc_does(tmp_path, name):
     with gradc.tracing(tmp_path / name):
         step()
     spans = {re.sub(r"\d+", "N", event["name"]): event for event in events(tmp_path / name)}
-    assert "gradc: replay lowers forward, N calls" in spans
+    assert "gradc: a backend lowers forward, N calls" in spans
     assert "gradc: backward of segment N of region N was captured" in spans
     assert "gradc: region N was captured, for Torch-Compiled Region: N/N" in spans
     (broken,) = (text for text in spans if text.startswith("gradc: graph break: Failed to trace builtin operator"))
     assert "code: print(end='')" in broken  # with other quotation marks, which torch would not escape
     # what torch names by itself
-    assert inside(spans["gradc: replay lowers backward_N, N calls"], spans["gradc::Segment"])
+    assert inside(spans["gradc: a backend lowers backward_N, N calls"], spans["gradc::Segment"])
     assert inside(spans["aten::exp"], spans["Torch-Compiled Region: N/N"])
 
 

@@ -13,7 +13,7 @@ import torch
 
 import gradc
 from gradc import journal
-from gradc.backends import watch
+from gradc.backends import lookup_backend
 from gradc.torch_private.traces import is_traced
 from gradc.traces.structured import tracing_structured
 
@@ -102,4 +102,4 @@ def test_another_state_is_a_recapture():
 
 
 def test_without_torch_trace_nobody_listens():
-    assert not is_traced() and not journal.is_heard("graphs") and watch.watched("name", len) is len
+    assert not is_traced() and not journal.is_heard("graphs") and lookup_backend("eager") is lookup_backend("eager")
