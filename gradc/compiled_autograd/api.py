@@ -25,13 +25,20 @@ if TYPE_CHECKING:
 
 
 def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> contextlib.AbstractContextManager[None]:
-    """Capture the backward passes inside, in this thread.
+    """Capture the backward passes inside, in this thread, and replay what was captured before.
+
+    Gradients, and what hooks see, have eager's values, shapes, dtypes and strides. What cannot be captured runs in torch's own
+    engine, counted in ``gradc.counters["fallbacks"]``. The forward need not be compiled. After torch's Compiled Autograd; what
+    is otherwise is in docs/migrating.md, how it works in Note [Compiled autograd].
 
     Arguments:
         compiler: what runs the captured graphs: ``gradc.compile(backend=..., fullgraph=..., dynamic=...)``, or any function
             from GraphModule to callable. Called once for each piece between nodes that run live. None: native replay.
         dynamic: whether one captured graph serves other sizes too: True, from the first capture on; False, never;
             None, once a size has changed.
+
+    Returns:
+        What to put behind ``with``.
 
     Raises:
         FallbackError: in a backward that cannot be captured, under ``gradc.compile(fullgraph=True)``.
@@ -43,26 +50,44 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
 
 
 def disable() -> contextlib.AbstractContextManager[None]:
-    """Run the backward passes inside in torch's engine, uncounted, whatever is enabled around."""
+    """Run the backward passes inside in torch's engine, uncounted, whatever is enabled around.
+
+    Returns:
+        What to put behind ``with``.
+    """
     return settings.pushed(settings.OFF)
 
 
 def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextManager[None]:
     """Capture inside what is not compiled anyway, unless ``enable`` or ``disable`` has already said how.
 
-    Expects that gradc's patches are applied, as they are when something is compiled.
+    For gradc's own use around compiled functions that call backward. Expects that gradc's patches are applied, as they are when
+    something is compiled.
+
+    Arguments:
+        fullgraph: raise where a pass cannot be captured, instead of counting it.
+
+    Returns:
+        What to put behind ``with``.
+
+    Raises:
+        FallbackError: in a backward that cannot be captured, under ``fullgraph``.
     """
     only_between = not config.compiled_autograd
     return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph, only_between_segments=only_between))
 
 
 def recordings() -> Recordings:
-    """What has been captured for the present setting: ``gradc._C.Recordings``."""
+    """What has been captured for the present setting (compiler, ``dynamic``): ``len`` of it tells how many graphs.
+
+    Returns:
+        A collection with ``len`` and ``clear``; at most 64 are kept.
+    """
     return sessions.session_of(settings.present()).recordings
 
 
 def reset() -> None:
-    """Forget every captured graph."""
+    """Forget every captured graph, of all settings; what is compiled in forwards stays."""
     graph_module.forget()
     sessions.forget()
     cache_misses.reset()

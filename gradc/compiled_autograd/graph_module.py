@@ -70,7 +70,15 @@ def forget() -> None:
 
 
 def last_graph() -> torch.fx.GraphModule | None:
-    """The graph captured last, as a GraphModule that can be called: (inputs, sizes, scalars, hooks) -> results."""
+    """The graph captured last, to look at, or to call: ``(inputs, sizes, scalars, hooks) -> results``.
+
+    ``inputs``: tensors in the order of the walk (incoming gradients, what nodes saved, leaves), then what compiled regions
+    saved and read. ``hooks``: a function for each hook and each node that runs live. ``sizes``, ``scalars``: empty, since
+    a graph shows one run, with that run's shapes and dtypes.
+
+    Returns:
+        A GraphModule, or None if nothing has been captured since ``reset``.
+    """
     return None if _last is None else _last()
 
 

@@ -46,12 +46,22 @@ def compile(
 ) -> Any:
     """Compile a function or a module for training, with eager's gradients.
 
+    It may be called with whatever eager takes: tensors of any dtype and any number of dimensions, of sizes that change from
+    call to call, and other Python objects. Its outputs, their gradients and what is written in place have eager's values,
+    shapes, dtypes and strides; with ``backend="inductor"`` all of that but the last bits of values. Nothing is compiled before
+    the first call; a backward under a state that it was not called in before (autocast, which gradients are wanted), then.
+
+        >>> import gradc, torch
+        >>> double = gradc.compile(lambda x: 2 * x)  # or @gradc.compile, or @gradc.compile(dynamic=False)
+        >>> double(torch.ones(2))
+        tensor([2., 2.])
+
     Arguments:
         target: a function, or an nn.Module: the compiled one is the same module, with its class, parameters, attributes,
             hooks and keys of ``state_dict``, whose calls run compiled; or an optimizer of torch.optim, which is returned
             itself, with a native ``step``. What gradc compiled already is compiled with the new options; what
             TorchScript compiled is returned as it is, counted. Without it, returns a decorator.
-        backend: a name of ``gradc.list_backends()``.
+        backend: a name of ``gradc.list_backends()``: "replay" (default) and "eager" give eager's bits, "inductor" fuses.
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
         memory_budget: 1.0: save for backward what eager saves.

@@ -17,12 +17,23 @@ from gradc.journal import counters
 
 
 def disable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run ``function`` eagerly even where a compiled function calls it."""
+    """Run ``function`` eagerly even where a compiled function calls it: the graph ends there, and begins anew behind it.
+
+    Arguments:
+        function: a function or a module; also usable as a decorator.
+
+    Returns:
+        What is to be called in its place. The same as ``torch.compiler.disable``, for other compilers, too.
+    """
     return torch.compiler.disable(function)
 
 
 def reset() -> None:
-    """Forget every compiled region, every captured backward and every count."""
+    """Forget every compiled region, every captured backward, what was found slower than eager, and every count.
+
+    What is compiled stays usable, and is compiled again at its next call; code compiled by ``torch.compile`` for other backends
+    is forgotten as well (``torch.compiler.reset``). Settings, registered backends and patches of torch stay as they are.
+    """
     torch.compiler.reset()
     compiled_autograd.reset()
     refill_budgets()

@@ -39,10 +39,11 @@ def patches() -> Patches:
     ``undo()``; so have all together. They are applied when gradc compiles the first thing: ``import gradc`` only adds names of
     logs. ``undo`` puts back the very objects that were there, until something is compiled again.
 
-    >>> print(gradc.patches())  # doctest: +SKIP
-    keep_ops_whole (torch 2.13, 2.14, 2.15; not applied)
-      Dynamo takes addcdiv apart, and rounds twice.
-        Dynamo's handler of addcdiv
+    Returns:
+        A tuple of patches, which prints each with its reason and what it changes.
+
+    >>> {patch.name: patch.reason for patch in patches()}["keep_ops_whole"]
+    'Dynamo takes addcdiv, addcmul_ and the like apart, and rounds twice; it lets full take a tensor that eager refuses.'
     """
     return Patches(
         (

@@ -40,7 +40,13 @@ class Arm(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What to run from now on, and the seconds from call to call that it was chosen by."""
+    """What to run from now on, and what it was chosen by.
+
+    Attributes:
+        chosen: ``Arm.COMPILED`` or ``Arm.EAGER``.
+        compiled: seconds from call to call where calls ran compiled; the median of the blocks.
+        eager: the same where they ran eagerly.
+    """
 
     chosen: Arm
     compiled: float
