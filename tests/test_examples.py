@@ -1,4 +1,7 @@
-"""Each example runs, in its short form, and gradc trains there what eager trains, bit for bit."""
+"""Each example runs, in its short form, and gradc trains there what eager trains, bit for bit.
+
+``python -m tests.test_examples`` writes the table of docs/examples.md anew, by the heads of the examples.
+"""
 
 import ast
 import os
@@ -9,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from gradc.text_table import table
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "from _side_by_side import" in path.read_text()]
 
+PAGE = ROOT / "docs" / "examples.md"
 ALL_COMPILED = {"GRADC_COMPILE_SECONDS": "none", "GRADC_COMPARE_WITH_EAGER": "0"}  # however busy the machine is
 
 
@@ -47,5 +53,31 @@ def test_header_says_how_to_run_it_and_what_it_printed(path):
     assert re.search(r"^    gradc +\S+ +yes +0$", header(path), re.MULTILINE)
 
 
+def found(path, run):
+    """What the head says of a run: eager's bits, or how far off a parameter was at most, or that it raises."""
+    bitwise, largest = re.search(rf"^    {re.escape(run)} +\S+ +(\S+) +(\S+)$", header(path), re.MULTILINE).groups()
+    return {"yes": "eager's, bit for bit", "no": f"off by up to {largest}"}.get(bitwise, bitwise)
+
+
+def table_of_the_page():
+    rows = [
+        [header(path).partition(".\n")[0], f"`{path.name}`", found(path, "torch.compile"), found(path, "gradc")]
+        for path in EXAMPLES
+    ]
+    return table(["what is trained", "example", "by torch.compile", "by gradc"], rows, markdown=True)
+
+
+def test_the_page_of_examples_says_what_their_heads_say():
+    assert table_of_the_page() in PAGE.read_text(), "python -m tests.test_examples writes it anew"
+
+
 def test_inner_autocast():
     assert [line.split()[-1] for line in run(ROOT / "examples" / "inner_autocast.py").splitlines()] == ["True"] * 4
+
+
+if __name__ == "__main__":
+    PAGE.write_text(
+        re.sub(
+            r"^\| what is trained .*\n(?:\|.*\n)+", lambda _: f"{table_of_the_page()}\n", PAGE.read_text(), flags=re.MULTILINE
+        )
+    )
