@@ -1,6 +1,6 @@
 """Print a Program as a Python file that runs by itself, with torch alone: to be kept, read, changed, or sent to somebody.
 
-    script: (Program, title, inputs or None) -> Script          save: (Script, path) -> None
+    script: (Program, title, inputs or None, grad mode) -> Script          save: (Script, path) -> None
 
 The file has ``make_inputs() -> list`` and ``run(inputs) -> list of outputs``, and as a program prints what comes out. On the
 same inputs, with the same settings of torch's, it makes the calls that gradc makes, and so has the same bits. Tensors that do
@@ -31,6 +31,7 @@ from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
 
 _SMALL = 16  # numbers that a tensor may have to stand in the text
 _TORCHS_OWN = ("aten", "prims", "prim")  # what `import torch` alone defines
+_READ_WORKSPACES = ("aten::mkldnn_rnn_layer_backward", "aten::_cudnn_rnn_backward")
 _SIZE, _FLOAT = 4, 0.75  # of what is symbolic, where no inputs are given
 _HAVE_TEXT = (Ref, Sym, str, int, float, complex, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
 _PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
@@ -44,13 +45,15 @@ class Script:
     tensors: Mapping[str, Any]
 
 
-def script(program: Program, title: str, inputs: Sequence[Any] | None = None) -> Script:
+def script(program: Program, title: str, inputs: Sequence[Any] | None = None, *, is_grad_enabled: bool = False) -> Script:
     """See the module's docstring. ``title`` heads the file; without ``inputs`` it makes random ones of the captured layouts.
+
+    ``is_grad_enabled``: the grad mode that kernels are to find. A forward runs below autograd, but in grad mode.
 
     Raises:
         ConfigError: for a call or an input that cannot be written as text: the message names it, and the user's line.
     """
-    return _Writer(program, title, inputs).script()
+    return _Writer(program, title, inputs, is_grad_enabled).script()
 
 
 def save(script: Script, path: Path) -> None:
@@ -67,8 +70,8 @@ def save(script: Script, path: Path) -> None:
 
 
 class _Writer:
-    def __init__(self, program: Program, title: str, inputs: Sequence[Any] | None) -> None:
-        self.program, self.title, self.inputs = program, title, inputs
+    def __init__(self, program: Program, title: str, inputs: Sequence[Any] | None, is_grad_enabled: bool) -> None:
+        self.program, self.title, self.inputs, self.is_grad_enabled = program, title, inputs, is_grad_enabled
         self._refuse_what_has_no_text()
         self.code, namespace = render(program)
         self.kept: dict[str, torch.Tensor] = {}
@@ -80,7 +83,8 @@ class _Writer:
         make_inputs = self._make_inputs()
         values = [*(['SAVED = torch.load(__file__.removesuffix(".py") + ".pt")'] if tensors else []), *self.constants]
         parts = [self._head(make_inputs), *self._helpers(make_inputs), "\n".join(values), self.code, make_inputs]
-        parts += [_source(script_parts.run).replace("PROGRAM", self.program.name), self._main()]
+        run = _source(script_parts.run).replace("PROGRAM", self.program.name).replace("GRAD_MODE", str(self.is_grad_enabled))
+        parts += [run, self._main()]
         return Script("\n\n\n".join(part.strip("\n") for part in parts if part) + "\n", tensors)
 
     # ---- the parts of the file
@@ -183,6 +187,8 @@ class _Writer:
             for value in leaves((call.args, call.kwargs)):
                 if not isinstance(value, _HAVE_TEXT) and value is not torch.default_generator:
                     raise self._error_at(call, f"it takes a {type(value).__name__}, which cannot be written as text")
+            if self.inputs is None and call.op._schema.name in _READ_WORKSPACES:
+                raise self._error_at(call, "it reads a workspace of a kernel's, and dies of random numbers. Give the inputs")
         for position, slot in enumerate(program.inputs):
             if self.inputs is None and program.slots[slot].meta is None and self._number_at(position) is None:
                 raise ConfigError(f"{self.title}: no random numbers can stand for {program.slots[slot].name}. Give its inputs.")

@@ -1,6 +1,6 @@
 """What a Program that was saved as a file needs beside its calls: these functions are copied into it, as they stand here.
 
-They use torch and nothing else. ``PROGRAM`` stands for the Program's own function, and gets its name in the file.
+They use torch and nothing else. ``PROGRAM`` and ``GRAD_MODE`` get the name and the value that they have in the file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import torch
 
 def PROGRAM(args: list[object]) -> list[object]:
     raise NotImplementedError("in a file, the printed calls stand here")
+
+
+GRAD_MODE = False
 
 
 def devices() -> tuple[str, ...]:
@@ -24,11 +27,14 @@ def set_autocast(dtypes: dict[str, torch.dtype]) -> None:
 
 
 def run(inputs: list[object]) -> list[object]:
-    """Make the calls, below autograd. The list of inputs is emptied, so that each of them dies at its last use."""
+    """Make the calls, on inputs that require no gradients: a list, which is emptied, so that each dies at its last use.
+
+    Some kernels ask whether gradients are recorded, so they seem to be where they were.
+    """
     before = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices()]
     try:
         set_autocast({})
-        with torch.no_grad():
+        with torch.set_grad_enabled(GRAD_MODE):
             return PROGRAM(inputs)
     finally:
         for device, is_enabled, dtype in before:

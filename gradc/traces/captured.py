@@ -1,6 +1,7 @@
 """One captured program, with its name: it prints itself, and saves itself as Python that runs without gradc.
 
 gradc_forward_3                        the forward of region 3
+gradc_forward_3_retrace_1              the same, made again with other numbers for its sizes or floats
 gradc_backward_3_segment_0_state_1     the backward of its first segment, in the second state that it was compiled for
 gradc_compiled_autograd_0              a piece of a backward pass that compiled autograd captured, for a backend to run
 """
@@ -31,12 +32,14 @@ class CapturedProgram:
         inputs: what it was called with first, if that was asked for; else None.
         compilation: the one of Dynamo's that the region comes from, which ``tlparse`` and profiles call ``0/0``; None if
             there was none.
+        is_grad_enabled: the grad mode in which it runs. Autograd sees none of the calls, but some kernels ask for it.
     """
 
     name: str
     program: Program
     inputs: tuple[Any, ...] | None = None
     compilation: Compilation | None = None
+    is_grad_enabled: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.name}, {len(self.program.instructions)} calls>"
@@ -65,13 +68,14 @@ class CapturedProgram:
             ConfigError: for another ending, a wrong number of inputs, or a call that no file can make, which is named.
         """
         path = Path(path)
-        save(script(self.program, self.name, self.inputs if inputs is None else inputs), path)
+        inputs = self.inputs if inputs is None else inputs
+        save(script(self.program, self.name, inputs, is_grad_enabled=self.is_grad_enabled), path)
         return path
 
 
-def name_of_forward(region: str) -> str:
+def name_of_forward(region: str, retrace: int = 0) -> str:
     """``region 3`` -> ``gradc_forward_3``; ``derivative of region 3`` -> ``gradc_forward_derivative_of_3``."""
-    return f"gradc_forward_{_words(region)}"
+    return f"gradc_forward_{_words(region)}" + (f"_retrace_{retrace}" if retrace else "")
 
 
 def name_of_backward(region: str, segment: int, state: int) -> str:

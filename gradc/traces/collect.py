@@ -14,6 +14,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
+import torch
+
 from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, telling
@@ -42,6 +44,7 @@ class Collector:
         self._said = _Said()
         self._num_pieces = itertools.count()
         self._states: collections.defaultdict[tuple[str, int], itertools.count[int]] = collections.defaultdict(itertools.count)
+        self._forwards: collections.defaultdict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
         self._compilations: dict[str, Compilation | None] = {}
 
     def append(self, event: Event) -> None:
@@ -73,7 +76,8 @@ class Collector:
     def _tell_forward(self, region: str, program: Program) -> None:
         self._said.forward = None
         of = self._compilations[region] = compilation() or self._compilations.get(_region_of(region))
-        self._found(CapturedProgram(name_of_forward(region), program, None, of))
+        name = name_of_forward(region, next(self._forwards[region]))
+        self._found(CapturedProgram(name, program, None, of, torch.is_grad_enabled()))
 
     def _tell_backward(self, region: str, segment: int, program: Program) -> None:
         self._said.backward = None

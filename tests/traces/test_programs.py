@@ -60,6 +60,17 @@ def test_states_of_a_backward_are_counted():
     assert names(found) == ["gradc_forward_N", "gradc_backward_N_segment_0_state_0", "gradc_backward_N_segment_0_state_1"]
 
 
+def test_no_two_programs_have_one_name():
+    scaled = gradc.compile(lambda x, by: (x * by).sum(), dynamic=True)
+
+    def step(x):
+        for by in (0.5, 0.25):
+            scaled(x, by).backward()
+
+    found = [program.name for program in captured(step, torch.ones(3, requires_grad=True))]
+    assert len(set(found)) == len(found) and any(name.endswith("_retrace_1") for name in found)
+
+
 def test_derivatives_have_the_name_of_their_region():
     def penalty(x):
         (grad,) = torch.autograd.grad(outside(x).sum(), x, create_graph=True)
@@ -98,6 +109,19 @@ def test_with_its_inputs_a_saved_step_gives_eagers_gradients(tmp_path):
 def run_saved(program, folder):
     file = saved(program, folder)
     return file["run"](file["make_inputs"]())
+
+
+def test_kernels_find_the_grad_mode_that_they_found(tmp_path):
+    """An LSTM's makes no workspace without it, and rounds otherwise."""
+    lstm, x = nn.LSTM(6, 8, 2), torch.randn(5, 2, 6)
+    forward, backward = gradc.programs(lambda x: lstm(x)[0], with_inputs=True)(x)
+    assert forward.is_grad_enabled and not backward.is_grad_enabled
+    assert same_bits(run_saved(forward, tmp_path)[0], lstm(x)[0].detach())
+    with pytest.raises(gradc.ConfigError, match="mkldnn_rnn_layer_backward.default: it reads a workspace"):
+        gradc.programs(lambda x: lstm(x)[0])(x)[1].save(tmp_path / "backward.py")
+    with torch.no_grad():
+        (program,) = gradc.programs(torch.sin)(x)
+    assert not program.is_grad_enabled
 
 
 def test_inputs_are_those_of_the_first_call_before_anything_is_written():
