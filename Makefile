@@ -107,7 +107,6 @@ tsan: venv
 THREADS ?= 1
 bench: venv
 	$(BIN)/gradc bench --threads $(THREADS)
-	$(BIN)/gradc bench headline
 
 # The libraries stand in a virtual environment of their own, which looks into .venv for the rest: no second torch, no change of the first.
 WORLD := .venv-world

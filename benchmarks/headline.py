@@ -1,19 +1,21 @@
 """The README's table and picture: gradc beside torch.compile, by the figures that stand in docs. Nothing is measured here.
 
-python -m benchmarks.headline          writes both anew
+python -m benchmarks.headline          writes both anew, as all do that write those pages
 
 table: () -> Markdown          description: () -> what the picture shows, in words, for who cannot see it
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.steps import DOCS, Entries, Entry, Result, load
 from gradc import text_table
 
+DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 PICTURE = DOCS / "headline.png"
 HEADERS = ["", "torch.compile", "gradc"]
@@ -29,8 +31,20 @@ PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # under a figur
 Row = list[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """What a contender took for a model: a step of eager's, the first call in seconds; or an error."""
+
+    ratio: float
+    first_call: float
+    error: str
+
+
+Timings = dict[str, dict[str, Timed]]  # by model and contender
+
+
 def table() -> str:
-    return text_table.table(HEADERS, [*parity(), *speed(entries())], markdown=True)
+    return text_table.table(HEADERS, [*parity(), *speed(timings())], markdown=True)
 
 
 def parity() -> Iterator[Row]:
@@ -64,37 +78,37 @@ def cells(name: str) -> list[Row]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
 
 
-def speed(found: Entries) -> Iterator[Row]:
-    for model, entry in found.items():
-        yield [f"step time, eager = 1: {model}", _theirs(entry), _ratio(_result(entry, OURS))]
+def speed(found: Timings) -> Iterator[Row]:
+    for model, timed in found.items():
+        yield [f"step time, eager = 1: {model}", _theirs(timed), _ratio(timed[OURS])]
     yield ["first call, in seconds", *(_range(found, contender) for contender in (THEIRS, OURS))]
 
 
-def entries() -> Entries:
-    """The benchmarks' results on one thread."""
-    return load(DOCS / "benchmarks" / "threads-1.json")
+def timings() -> Timings:
+    """Those on one thread, as `gradc bench` stores them."""
+    models = json.loads((DOCS / "benchmarks" / "threads-1.json").read_text())
+    names = [field.name for field in dataclasses.fields(Timed)]
+    return {
+        model: {result["contender"]: Timed(*(result[name] for name in names)) for result in entry["results"]}
+        for model, entry in models.items()
+    }
 
 
-def _result(entry: Entry, contender: str) -> Result:
-    return next(result for result in entry.results if result.contender == contender)
+def _theirs(timed: dict[str, Timed]) -> str:
+    return _ratio(timed[THEIRS]) or f"raises; {_ratio(timed[THEIRS_IF_ASKED])} with `trace_autograd_ops`"
 
 
-def _theirs(entry: Entry) -> str:
-    asked = _result(entry, THEIRS_IF_ASKED)
-    return _ratio(_result(entry, THEIRS)) or f"raises; {_ratio(asked)} with `trace_autograd_ops`"
+def _ratio(timed: Timed) -> str:
+    return "" if timed.error else f"{timed.ratio:.2f}"
 
 
-def _ratio(result: Result) -> str:
-    return "" if result.error else f"{result.ratio:.2f}"
-
-
-def _range(found: Entries, contender: str) -> str:
-    seconds = [result.first_call for entry in found.values() if not (result := _result(entry, contender)).error]
+def _range(found: Timings, contender: str) -> str:
+    seconds = [timed[contender].first_call for timed in found.values() if not timed[contender].error]
     return f"{min(seconds):.2f} to {max(seconds):.2f}"
 
 
 def description() -> str:
-    steps = [f"{model}: {THEIRS} {_theirs(entry)}, gradc {_ratio(_result(entry, OURS))}" for model, entry in entries().items()]
+    steps = [f"{model}: {THEIRS} {_theirs(timed)}, gradc {_ratio(timed[OURS])}" for model, timed in timings().items()]
     return f"Time of a training step on one thread, where eager's is 1. {'; '.join(steps)}."
 
 
@@ -105,11 +119,11 @@ def save_picture(path: Path) -> None:
 
     figure = Figure(figsize=(9, 2.9), layout="constrained")
     FigureCanvasAgg(figure)
-    axes, found = figure.subplots(), entries()
-    for place, entry in enumerate(found.values()):
-        theirs = THEIRS_IF_ASKED if _result(entry, THEIRS).error else THEIRS
+    axes, found = figure.subplots(), timings()
+    for place, timed in enumerate(found.values()):
+        theirs = THEIRS_IF_ASKED if timed[THEIRS].error else THEIRS
         for contender, shift in ((theirs, -0.2), (OURS, 0.2)):
-            ratio = _result(entry, contender).ratio
+            ratio = timed[contender].ratio
             axes.bar(place + shift, ratio, 0.36, color=COLOURS[contender])
             axes.text(place + shift, ratio + 0.05, f"{ratio:.2f}", ha="center", fontsize=7.5, bbox=PLATE)
     axes.axhline(1, color="black", linewidth=0.8)
@@ -128,6 +142,10 @@ def with_table(page: str) -> str:
     return re.sub(rf"^{head}(?:\|.*\n)+", lambda _: f"{table()}\n", page, count=1, flags=re.MULTILINE)
 
 
-if __name__ == "__main__":
+def write() -> None:
     save_picture(PICTURE)
     README.write_text(with_table(README.read_text()))
+
+
+if __name__ == "__main__":
+    write()

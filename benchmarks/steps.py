@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 import gradc
+from benchmarks import headline
 from benchmarks.common import CONTENDERS, Step, failure, first_call, fresh, peak_bytes, prepare, race, warm_up
 from benchmarks.models import MODELS
 from gradc.text_table import table
@@ -103,6 +104,8 @@ def main() -> None:
         save(entries, store)
         print(table(HEADERS, entries[model].rows(model)) + "\n", flush=True)
     write_report(folder)
+    if folder == DOCS:
+        headline.write()
     print(f"Table: {folder / 'benchmarks.md'}   plot: {folder / 'benchmarks.png'}   figures: {store}")
 
 

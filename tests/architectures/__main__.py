@@ -17,6 +17,7 @@ import warnings
 
 import torch
 
+from benchmarks import headline
 from tests.architectures.judge import NUM_STEPS, Verdict, judge
 from tests.architectures.models import ARCHITECTURES
 from tests.compilers import find
@@ -41,6 +42,7 @@ def main() -> int:
                 print(verdicts[-1], flush=True)
     if not options.only:
         (DOCS / "architectures.md").write_text(table(verdicts))
+        headline.write()
     return int(any(v.compiler == "gradc" and v.status != "bitwise" for v in verdicts))
 
 

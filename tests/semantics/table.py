@@ -16,6 +16,7 @@ import warnings
 
 import torch
 
+from benchmarks import headline
 from tests.compilers import find
 from tests.semantics.registry import CASES, Case
 
@@ -49,6 +50,7 @@ def main() -> int:
                 print_case(case, rows[case])
     if not options.only and options.compilers == "aot_eager,inductor,gradc":
         FILE.write_text(render(rows, names))
+        headline.write()
     return int(any(not row.get("gradc", "as eager").startswith(("as eager", "eagerly")) for row in rows.values()))
 
 

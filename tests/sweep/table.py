@@ -13,6 +13,7 @@ import json
 import pathlib
 from typing import Any
 
+from benchmarks import headline
 from tests.sweep.judge import STATES, STATUSES
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -84,9 +85,10 @@ def load() -> list[Result]:
 
 
 def write() -> None:
-    """Write docs/sweep.md."""
+    """Write docs/sweep.md, and what the README says of it."""
     results = load()
     (DOCS / "sweep.md").write_text("\n".join([*_head(), *_counts(results), "", *_lists(results)]) + "\n")
+    headline.write()
 
 
 def _head() -> list[str]:

@@ -27,6 +27,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
+from benchmarks import headline
 from tests.world import cases
 from tests.world.harness import table
 from tests.world.harness.run import Result, Verdict, without_folders
@@ -54,6 +55,7 @@ def main() -> int:
     if options.table or is_written:
         records = {path.stem: table.read(path) for path in sorted(table.RECORDS.glob("*.json"))}
         (table.DOCS / "world.md").write_text(table.page(records))
+        headline.write()
     return int(is_wrong)
 
 
