@@ -1,6 +1,7 @@
 """The README's programs run and print what it says, its table is that of the pages of docs, and its commands exist.
 
-``python -m benchmarks.headline`` writes the table and the picture anew, and so does what writes those pages; ``python -m tests.test_readme`` what is printed.
+``python -m benchmarks.headline`` writes the table and the picture anew, and so does what writes those pages.
+``python -m tests.test_readme`` writes what is printed.
 """
 
 import re
