@@ -1,4 +1,4 @@
-"""The cases of SEMANTICS.md: each is a pytest test, and a row of docs/semantics.md.
+"""The behaviours that are compared with eager: each is a pytest test, and a row of docs/semantics.md.
 
     @case("Autocast at backward time", leaf(4, 4), leaf(4, 4))
     def test_backward_outside_autocast(compile, x, w): ...
@@ -21,7 +21,7 @@ class Case:
     """One behaviour.
 
     Attributes:
-        line: the line of SEMANTICS.md that it belongs to, by its first words.
+        line: what it is about, the first column of docs/semantics.md.
         room: the name of the test module, without ``test_``.
         fallback: the reason for which gradc may run a part eagerly here; "" if it may not.
         compare_messages: an error must have eager's words.

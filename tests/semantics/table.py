@@ -1,4 +1,4 @@
-"""Every case of SEMANTICS.md under every compiler, and docs/semantics.md made of it.
+"""Every behaviour of tests.semantics.registry under every compiler, and docs/semantics.md made of it.
 
 python -m tests.semantics.table                                 writes docs/semantics.md
 python -m tests.semantics.table --compilers gradc --only hook   prints the differences of some cases

@@ -1,4 +1,4 @@
-"""SEMANTICS, "Ambient state": what is in force when backward runs is what counts."""
+"""Ambient state: what is in force when backward runs is what counts."""
 
 from __future__ import annotations
 

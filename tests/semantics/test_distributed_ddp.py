@@ -1,4 +1,4 @@
-"""SEMANTICS, DDP and FSDP2: gradients reach buckets while backward runs, unused parameters are found, hooks run.
+"""DDP and FSDP2: gradients reach buckets while backward runs, unused parameters are found, hooks run.
 
 Each case runs in two processes with gloo on the loopback interface; they return what they saw to be compared.
 """

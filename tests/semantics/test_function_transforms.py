@@ -1,4 +1,4 @@
-"""SEMANTICS, "Higher order and function transforms": forward mode, torch.func, batched gradients."""
+"""Higher order and function transforms: forward mode, torch.func, batched gradients."""
 
 from __future__ import annotations
 

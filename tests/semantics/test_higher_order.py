@@ -1,4 +1,4 @@
-"""SEMANTICS, "Higher order": create_graph outside and inside a compiled region."""
+"""Higher order: create_graph outside and inside a compiled region."""
 
 from __future__ import annotations
 

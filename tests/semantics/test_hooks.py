@@ -1,4 +1,4 @@
-"""SEMANTICS, "Hooks and order": every hook runs, with eager's values, in eager's order."""
+"""Hooks and order: every hook runs, with eager's values, in eager's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEMANTICS, "layout, kinds of tensors": strides of gradients, dtypes, sparse and wrapped tensors, introspection."""
+"""Layout, kinds of tensors: strides of gradients, dtypes, sparse and wrapped tensors, introspection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEMANTICS, "Mutation, views": inputs changed in place, outputs that alias, version counters and their errors."""
+"""Mutation, views: inputs changed in place, outputs that alias, version counters and their errors."""
 
 from __future__ import annotations
 

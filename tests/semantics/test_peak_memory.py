@@ -1,4 +1,4 @@
-"""SEMANTICS, "Randomness, memory, ...": what torch's allocator holds at most during forward and backward of a transformer.
+"""Randomness, memory, ...: what torch's allocator holds at most during forward and backward of a transformer.
 
     python -m tests.semantics.test_peak_memory          prints the figures
 """

@@ -1,4 +1,4 @@
-"""SEMANTICS, "Randomness" and "checkpoint": eager's draws, its generator state afterwards, and its memory."""
+"""Randomness, and checkpoint: eager's draws, its generator state afterwards, and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEMANTICS, saved tensors: what is kept, for how long, and the errors for using it too late."""
+"""Saved tensors: what is kept, for how long, and the errors for using it too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEMANTICS, "Threads": backward from another thread, several threads in training, re-entrant backward, fork."""
+"""Threads: backward from another thread, several threads in training, re-entrant backward, fork."""
 
 from __future__ import annotations
 

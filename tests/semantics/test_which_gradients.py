@@ -1,4 +1,4 @@
-"""SEMANTICS, "Which gradients exist": None where eager has None, errors where eager raises, and no wasted work."""
+"""Which gradients exist: None where eager has None, errors where eager raises, and no wasted work."""
 
 from __future__ import annotations
 
