@@ -7,6 +7,7 @@
     is_heard(artifact) -> bool          True when, besides, somebody listens
     listening() -> list of Event        what happened inside; gradc.explain reads it
     telling(listener)                   each Event as it happens, inside
+    at_each_pass(listener)              each call that comes to an Uncompiled, inside; as events only the first is told
 
 Near the ground: imports nothing of gradc but errors and torch_private.
 """
@@ -117,6 +118,7 @@ class Listener(Protocol):
 
 counters = Counters()
 _listeners: list[Listener] = []
+_at_each_pass: list[Callable[[Uncompiled], None]] = []
 # They cannot stand in TORCH_LOGS, which is read before gradc is imported: hence GRADC_LOGS.
 LOG_NAMES = log_names("gradc", ARTIFACTS)
 LOG_NAMES.apply()
@@ -169,6 +171,16 @@ def telling(listener: Listener) -> Iterator[None]:
         _listeners[:] = [known for known in _listeners if known is not listener]
 
 
+@contextlib.contextmanager
+def at_each_pass(listener: Callable[[Uncompiled], None]) -> Iterator[None]:
+    """Call ``listener`` each time that a call comes to what no graph holds, before Python runs it."""
+    _at_each_pass.append(listener)
+    try:
+        yield
+    finally:
+        _at_each_pass.remove(listener)
+
+
 _num_compiled = 0
 
 
@@ -213,6 +225,8 @@ def counter_of(found: Uncompiled, *, fullgraph: bool = False) -> Callable[[], No
         if fullgraph:
             _refuse(message)
         count("uncompiled", found.kind)
+        for listener in _at_each_pass:
+            listener(found)
         if next(number) == 0:
             log("fallbacks", f"{'graph break' if found.is_break else 'not compiled'}: {message}", lambda: found)
 

@@ -13,9 +13,9 @@ import torch
 
 from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
-from gradc.journal import Event, Graph, telling
+from gradc.journal import Event, Graph, Uncompiled, at_each_pass, telling
 from gradc.torch_private.traces import compilation, span
-from gradc.traces.words import describe
+from gradc.traces.words import Told, describe, describe_uncompiled
 
 
 @contextlib.contextmanager
@@ -27,14 +27,14 @@ def tracing(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
 
     Torch's profiler shows by itself a compiled forward as ``Torch-Compiled Region: 0/0``, the backward of a segment as
     ``gradc::Segment``, the ops inside, and the phases of compiling. Added are spans whose names begin with ``gradc``: what is
-    lowered for a backend, which region each compilation became, and each fallback, graph break and recapture, with the
-    reason and your line, at the time and in the thread in which it happens.
+    lowered for a backend, which region each compilation became, and each fallback, recapture and pass of a graph break, with
+    the reason and your line, at the time and in the thread in which it happens.
 
     Arguments:
         path: of the trace to write, ending in ``.json`` or ``.json.gz``; what is inside runs under torch.profiler. None:
             nothing is written, for a profiler of your own, which may be around or inside.
     """
-    with watched(_watch), telling(_Marks()):
+    with watched(_watch), telling(_Marks()), at_each_pass(_mark_pass):
         if path is None:
             yield
             return
@@ -60,13 +60,21 @@ class _Marks:
                 pass
 
 
+@torch.compiler.disable
+def _mark_pass(found: Uncompiled) -> None:
+    with span(_words(describe_uncompiled(found))):
+        pass
+
+
 def _text(event: Event) -> str:
     if isinstance(event.what, Graph):
-        id_ = compilation()
-        return f"gradc: {event.what.name} was captured{f', for Torch-Compiled Region: {id_}' if id_ else ''}"
+        of = compilation()
+        return f"gradc: {event.what.name} was captured{f', for Torch-Compiled Region: {of}' if of else ''}"
     if event.artifact == "graphs":
         return f"gradc: {str(event.what).splitlines()[0]} was captured"
     told = describe(event)
-    if told is None:
-        return ""
+    return "" if told is None or isinstance(event.what, Uncompiled) else _words(told)  # of which each pass is marked
+
+
+def _words(told: Told) -> str:
     return f"{told.name.replace('_', ' ').replace('gradc ', 'gradc: ', 1)}: {told}"

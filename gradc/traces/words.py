@@ -30,9 +30,13 @@ def describe(event: Event) -> Told | None:
     if isinstance(what, Fallback):
         return Told("gradc_fallback", _reason(what.kind, what.detail), what.where)
     if isinstance(what, Uncompiled):
-        name = "gradc_graph_break" if what.is_break else "gradc_not_compiled"
-        return Told(name, _reason(what.kind, what.detail), what.where)
+        return describe_uncompiled(what)
     return Told(_NAMES[event.artifact], str(what)) if event.artifact in _NAMES else None
+
+
+def describe_uncompiled(found: Uncompiled) -> Told:
+    name = "gradc_graph_break" if found.is_break else "gradc_not_compiled"
+    return Told(name, _reason(found.kind, found.detail), found.where)
 
 
 def _reason(kind: str, detail: str) -> str:

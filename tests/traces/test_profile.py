@@ -46,6 +46,15 @@ def test_the_trace_names_what_gradc_does(tmp_path, name):
     assert inside(spans["aten::exp"], spans["Torch-Compiled Region: N/N"])
 
 
+def test_each_pass_of_a_graph_break_is_marked(tmp_path):
+    compiled = gradc.compile(breaks)
+    compiled(torch.ones(3))
+    with gradc.tracing(tmp_path / "step.json"):
+        for _ in range(3):
+            compiled(torch.ones(3))
+    assert sum(event["name"].startswith("gradc: graph break: ") for event in events(tmp_path / "step.json")) == 3
+
+
 def test_a_profiler_of_ones_own(tmp_path):
     with torch.profiler.profile() as profiler, gradc.tracing():
         step()

@@ -1,0 +1,92 @@
+"""Where the time of a compiled step goes: how much of it passes at each graph break, and in backward.
+
+    step_times: (step, number of times) -> StepTimes
+
+Read off torch.profiler's spans of some steps. At a graph break Python runs from where the graph ended to where a compiled
+function is next called. What is profiled runs slower than what is not, small ops above all: what counts are shares.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from gradc.journal import at_each_pass
+from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.traces import span
+
+_STEP, _BREAK = "gradc: a step", "gradc: passes graph break "
+_SEGMENT = "gradc::Segment"
+_COMPILED = ("TorchDynamo Cache Lookup", "Torch-Compiled Region", _SEGMENT)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step that was profiled: in all, in the compiled backwards of segments, and in Python at each graph break."""
+
+    whole: float
+    backward: float
+    breaks: Mapping[Uncompiled, float]
+
+    def share(self, found: Uncompiled) -> float:
+        """Which part of the step passes at a graph break, from 0 to 1."""
+        return self.breaks.get(found, 0.0) / self.whole
+
+
+@dataclasses.dataclass(frozen=True)
+class _Span:
+    name: str
+    start: float  # microseconds
+    end: float
+
+
+class _Passes:
+    """A span without length where a call comes to a graph break, with its number as the name."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Uncompiled, int] = {}
+
+    @torch.compiler.disable
+    def __call__(self, found: Uncompiled) -> None:
+        if found.is_break:
+            with span(f"{_BREAK}{self.numbers.setdefault(found, len(self.numbers))}"):
+                pass
+
+
+def step_times(step: Callable[[], object], number: int) -> StepTimes:
+    """Run ``step`` some times under torch.profiler; of each figure the median."""
+    passes = _Passes()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler, at_each_pass(passes):
+        for _ in range(number):
+            with span(_STEP):
+                step()
+    spans = [_Span(event.name, event.time_range.start, event.time_range.end) for event in profiler.events()]
+    spans.sort(key=lambda each: each.start)
+    steps = [each for each in spans if each.name == _STEP]
+    found = [_times_of(each, [inner for inner in spans if each.start <= inner.start < each.end]) for each in steps]
+    return StepTimes(
+        statistics.median(whole for whole, _, _ in found),
+        statistics.median(backward for _, backward, _ in found),
+        {broken: statistics.median(one[2][f"{_BREAK}{name}"] for one in found) for broken, name in passes.numbers.items()},
+    )
+
+
+def _times_of(step: _Span, spans: Sequence[_Span]) -> tuple[float, float, Mapping[str, float]]:
+    """The seconds of one step, whose ``spans`` are in order: all, in backward, and at each graph break, by its span's name."""
+    breaks: collections.defaultdict[str, float] = collections.defaultdict(float)
+    end = step.end  # of what Python runs: where something compiled begins, or the next graph break
+    for each in reversed(spans):
+        if each.name.startswith(_BREAK):
+            breaks[each.name] += _seconds(end - each.end)
+        if each.name.startswith((*_COMPILED, _BREAK)):
+            end = each.start
+    backward = sum(_seconds(each.end - each.start) for each in spans if each.name == _SEGMENT)
+    return _seconds(step.end - step.start), backward, breaks
+
+
+def _seconds(microseconds: float) -> float:
+    return max(0.0, microseconds) / 1e6
