@@ -26,19 +26,23 @@ _COMPILED = ("TorchDynamo Cache Lookup", "Torch-Compiled Region", _SEGMENT)
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step that was profiled: in all, in the compiled backwards of segments, and in Python at each graph break."""
+    """A step that was profiled: its seconds, and which parts of it, from 0 to 1, passed where.
 
-    whole: float
+    Attributes:
+        seconds: from its beginning to its end.
+        backward: in the compiled backwards of segments.
+        breaks: in Python, at each graph break.
+    """
+
+    seconds: float
     backward: float
     breaks: Mapping[Uncompiled, float]
 
-    def share(self, found: Uncompiled) -> float:
-        """Which part of the step passes at a graph break, from 0 to 1."""
-        return self.breaks.get(found, 0.0) / self.whole
-
 
 @dataclasses.dataclass(frozen=True)
-class _Span:
+class Span:
+    """One of a profile's, on its clock."""
+
     name: str
     start: float  # microseconds
     end: float
@@ -64,29 +68,26 @@ def step_times(step: Callable[[], object], number: int) -> StepTimes:
         for _ in range(number):
             with span(_STEP):
                 step()
-    spans = [_Span(event.name, event.time_range.start, event.time_range.end) for event in profiler.events()]
+    spans = [Span(event.name, event.time_range.start, event.time_range.end) for event in profiler.events()]
     spans.sort(key=lambda each: each.start)
     steps = [each for each in spans if each.name == _STEP]
-    found = [_times_of(each, [inner for inner in spans if each.start <= inner.start < each.end]) for each in steps]
+    found = [shares_of(each, [inner for inner in spans if each.start <= inner.start < each.end]) for each in steps]
+    names = {broken: f"{_BREAK}{number}" for broken, number in passes.numbers.items()}
     return StepTimes(
-        statistics.median(whole for whole, _, _ in found),
-        statistics.median(backward for _, backward, _ in found),
-        {broken: statistics.median(one[2][f"{_BREAK}{name}"] for one in found) for broken, name in passes.numbers.items()},
+        statistics.median(each.end - each.start for each in steps) / 1e6,
+        statistics.median(backward for backward, _ in found),
+        {broken: statistics.median(shares[name] for _, shares in found) for broken, name in names.items()},
     )
 
 
-def _times_of(step: _Span, spans: Sequence[_Span]) -> tuple[float, float, Mapping[str, float]]:
-    """The seconds of one step, whose ``spans`` are in order: all, in backward, and at each graph break, by its span's name."""
+def shares_of(step: Span, spans: Sequence[Span]) -> tuple[float, Mapping[str, float]]:
+    """Which part of one step, whose ``spans`` are in order, passed in backward, and at each graph break by its span's name."""
+    whole = step.end - step.start
     breaks: collections.defaultdict[str, float] = collections.defaultdict(float)
     end = step.end  # of what Python runs: where something compiled begins, or the next graph break
     for each in reversed(spans):
         if each.name.startswith(_BREAK):
-            breaks[each.name] += _seconds(end - each.end)
+            breaks[each.name] += max(0.0, end - each.end) / whole
         if each.name.startswith((*_COMPILED, _BREAK)):
             end = each.start
-    backward = sum(_seconds(each.end - each.start) for each in spans if each.name == _SEGMENT)
-    return _seconds(step.end - step.start), backward, breaks
-
-
-def _seconds(microseconds: float) -> float:
-    return max(0.0, microseconds) / 1e6
+    return sum(each.end - each.start for each in spans if each.name == _SEGMENT) / whole, breaks
