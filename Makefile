@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -14,6 +14,7 @@ help:
 	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
+	@echo "make devices tests/devices and all of tests/semantics on a simulated device, whose memory the host cannot read (minutes)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
@@ -64,6 +65,9 @@ sweep: venv
 
 peers: venv
 	$(BIN)/python -m tests.peers
+
+devices: venv
+	$(BIN)/python -m tests.devices
 
 PROGRAMS ?= 200
 SEED     ?= 0

@@ -1,0 +1,313 @@
+// A device that does not exist, for torch's PrivateUse1: tensors on it have an address that no code of the host can read or write.
+//
+//     address of the device = address of the host + 2^50
+//
+// No machine maps such an address, so whoever takes it for the host's memory dies there and then. Its kernels are the CPU's, run on
+// copies; it has two devices (and so the engine two threads), streams that say only which one they are, and autocast for products.
+#include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr auto type = c10::DeviceType::PrivateUse1;
+constexpr c10::DeviceIndex num_devices = 2;
+constexpr uintptr_t distance = uintptr_t(1) << 50;
+
+thread_local c10::DeviceIndex current = 0;
+thread_local std::array<c10::StreamId, num_devices> streams{};
+std::atomic<c10::StreamId> last_stream{0};
+
+// ---- memory
+
+void* on_device(void* host) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(host) + distance);
+}
+
+void* on_host(const void* device) {
+  return device ? reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(device) - distance) : nullptr;
+}
+
+struct Allocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t size) override {
+    void* host = std::malloc(size ? size : 1);
+    TORCH_CHECK(host, "the simulated device is out of memory");
+    return {on_device(host), host, &std::free, c10::Device(type, current)};
+  }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(on_host(to), on_host(from), size);
+  }
+};
+
+Allocator allocator;
+const c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
+
+at::Tensor empty(
+    c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
+    std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(type, current)));
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), &allocator, keys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(
+    c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<at::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(type, current)));
+  return at::detail::empty_strided_generic(
+      C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides), &allocator, keys, c10::dtype_or_default(dtype));
+}
+
+// The same elements as the host sees them.
+at::Tensor seen_by_host(const at::Tensor& tensor) {
+  if (tensor.device().type() != type) {
+    return tensor;
+  }
+  auto seen = at::from_blob(on_host(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  seen._set_conj(tensor.is_conj());
+  seen._set_neg(tensor.is_neg());
+  return seen;
+}
+
+// What the host does for the device is no business of autograd's, autocast's or a dispatch mode's.
+struct Unseen {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard no_modes{c10::python_ks | c10::autocast_dispatch_keyset};
+};
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  const Unseen unseen;
+  seen_by_host(to).copy_(seen_by_host(from));
+  return to;
+}
+
+// torch's own, which copies what is there as the host does, once there is room.
+const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  const auto plain = C10_AS_INTARRAYREF_SLOW(sizes);
+  const auto& storage = self.storage();
+  const size_t wanted = at::detail::computeStorageNbytesContiguous(plain, self.element_size(), self.storage_offset());
+  if (wanted > storage.nbytes()) {
+    const c10::DeviceGuard guard(self.device());
+    auto memory = allocator.allocate(wanted);
+    if (storage.nbytes() > 0) {
+      allocator.copy_data(memory.get(), storage.data(), storage.nbytes());
+    }
+    storage.set_data_ptr_noswap(std::move(memory));
+    storage.set_nbytes(wanted);
+  }
+  return at::native::resize_(self, plain, format);
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) {
+    resize_(to, c10::fromIntArrayRefSlow(from.sizes()), std::nullopt);
+  }
+  return copy_from(from, to, false);
+}
+
+// ---- kernels
+
+// What was called since `watch`: "op device.stream". Kept for tests that ask on which stream a backward ran.
+std::mutex calls_lock;
+bool is_watched = false;
+std::vector<std::string> calls;
+
+void refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+  std::optional<c10::Device> found;
+  const auto visit = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.device().type() == type && tensor.dim() > 0) {
+      TORCH_CHECK(
+          !found || *found == tensor.device(), "Expected all tensors to be on the same device, but ", op.schema().name(),
+          " got some on ", *found, " and some on ", tensor.device());
+      found = tensor.device();
+    }
+  };
+  for (const auto& argument : arguments) {
+    if (argument.isTensor()) {
+      visit(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) {
+        visit(tensor);
+      }
+    }
+  }
+  if (const std::lock_guard lock(calls_lock); is_watched && found) {
+    calls.push_back(op.schema().name() + " " + std::to_string(found->index()) + "." + std::to_string(streams[found->index()]));
+  }
+}
+
+// torch has no kernel of its own for convolutions elsewhere: it names ops that a device is to have.
+at::Tensor convolution(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool is_transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups) {
+  const Unseen unseen;
+  const auto added = bias && bias->defined() ? std::optional<at::Tensor>(seen_by_host(*bias)) : std::nullopt;
+  return at::convolution_symint(
+             seen_by_host(input), seen_by_host(weight), added, stride, padding, dilation, is_transposed, output_padding, groups)
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool is_transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> wanted) {
+  const Unseen unseen;
+  const auto bias_sizes = std::vector<c10::SymInt>{is_transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
+  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+      seen_by_host(grad), seen_by_host(input), seen_by_host(weight), bias_sizes, stride, padding, dilation, is_transposed,
+      output_padding, groups, wanted);
+  const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(input.device()) : made; };
+  return {there(of_input), there(of_weight), there(of_bias)};
+}
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto num_arguments = op.schema().arguments().size();
+  refuse_two_devices(op, torch::jit::Stack(stack->end() - static_cast<ptrdiff_t>(num_arguments), stack->end()));
+  const Unseen unseen;
+  at::native::cpu_fallback(op, stack);
+}
+
+std::vector<std::string> watch(bool begin) {
+  const std::lock_guard lock(calls_lock);
+  is_watched = begin;
+  return std::exchange(calls, {});
+}
+
+// ---- devices and streams
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return ::type; }
+  c10::DeviceIndex deviceCount() const noexcept override { return num_devices; }
+  c10::Device getDevice() const override { return {::type, current}; }
+  void setDevice(c10::Device device) const override { current = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current = device.index(); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return {::type, std::exchange(current, device.has_index() ? device.index() : current)};
+  }
+  static c10::Stream stream(c10::Device device, c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); }
+  static size_t index(c10::Device device) { return device.has_index() ? device.index() : current; }
+  c10::Stream getStream(c10::Device device) const override {
+    return stream({::type, static_cast<c10::DeviceIndex>(index(device))}, streams[index(device)]);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return stream(device, ++last_stream); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device, ++last_stream); }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    return stream(next.device(), std::exchange(streams[index(next.device())], next.id()));
+  }
+  // All work is done when it is asked for: there is nothing to wait for.
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override {}
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return num_devices; }
+  void setCurrentDevice(c10::DeviceIndex device) const override { current = device; }
+  c10::DeviceIndex getCurrentDevice() const override { return current; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return std::exchange(current, device); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return device < 0 ? current : exchangeDevice(device);
+  }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    const c10::DeviceGuard guard(storage.device());
+    auto memory = allocator.allocate(size);
+    if (const auto kept = std::min(size, storage.nbytes()); kept > 0) {
+      allocator.copy_data(memory.get(), storage.data(), kept);
+    }
+    storage.set_data_ptr_noswap(std::move(memory));
+    storage.set_nbytes(size);
+  }
+};
+
+const bool is_registered = [] {
+  c10::SetAllocator(type, &allocator);
+  at::RegisterPrivateUse1HooksInterface(new Hooks());
+  return true;
+}();
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("resize_", resize_);
+  m.impl("convolution_overrideable", convolution);
+  m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", at::native::view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("unfold", at::native::unfold);
+  m.impl("set_.source_Tensor", at::native::set_tensor_);
+  m.impl("set_.source_Storage", [](at::Tensor& self, at::Storage source) -> at::Tensor& { return at::native::set_(self, source); });
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+}
+
+// A lazy conjugate or negative is copied as what it is: torch's way would copy it first, and so for ever.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(exp, fp32)
+}
+
+TORCH_LIBRARY(simulated, m) {
+  m.def("watch(bool begin) -> str[]", watch);
+  m.def("current_device() -> int", [] { return int64_t(current); });
+  m.def("set_device(int index) -> ()", [](int64_t index) { current = static_cast<c10::DeviceIndex>(index); });
+}
