@@ -66,8 +66,12 @@ class Collector:
         return lowered
 
     def _tell(self, program: Program) -> None:
-        if self._said.backward is not None:
-            self._tell_backward(*self._said.backward, program)
+        """A Program without calls, as what is left where Python only hands something on, is not worth a word."""
+        of, self._said.backward, self._said.forward = self._said.backward, None, None
+        if not program.instructions:
+            return
+        if of is not None:
+            self._tell_backward(*of, program)
         elif program.name == PIECE:
             self._found(CapturedProgram(f"gradc_{PIECE}_{next(self._num_pieces)}", program))
         else:
@@ -80,7 +84,6 @@ class Collector:
         self._found(CapturedProgram(name, program, None, of, torch.is_grad_enabled()))
 
     def _tell_backward(self, region: str, segment: int, program: Program) -> None:
-        self._said.backward = None
         name = name_of_backward(region, segment, next(self._states[region, segment]))
         self._found(CapturedProgram(name, program, None, self._compilations.get(region)))
 

@@ -71,6 +71,15 @@ def test_no_two_programs_have_one_name():
     assert len(set(found)) == len(found) and any(name.endswith("_retrace_1") for name in found)
 
 
+def test_programs_without_calls_are_left_out():
+    def handed_on(x):
+        y = x.sin()
+        print(end="")
+        return y
+
+    assert [len(program.program.instructions) for program in gradc.programs(handed_on)(torch.ones(3))] == [1]
+
+
 def test_derivatives_have_the_name_of_their_region():
     def penalty(x):
         (grad,) = torch.autograd.grad(outside(x).sum(), x, create_graph=True)
