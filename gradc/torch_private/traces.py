@@ -53,6 +53,11 @@ def compilation() -> Compilation | None:
     return None if found is None else Compilation(found.compile_id, found.attempt)
 
 
+def is_profiling() -> bool:
+    """True while one of torch's profilers runs; a second one cannot."""
+    return bool(torch.autograd.profiler._is_profiler_enabled)
+
+
 def span(name: str) -> AbstractContextManager[object]:
     """What is inside shows under this name where a profiler looks. It is no op, so that no dispatch mode sees it."""
     # Torch writes names into its JSON as they are: a quotation mark in one leaves a file that nothing opens.

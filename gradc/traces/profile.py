@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import torch
 
 from gradc.backends import Lower, Runner, watched
+from gradc.errors import ConfigError
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, Uncompiled, at_each_pass, telling
-from gradc.torch_private.traces import compilation, span
+from gradc.torch_private.traces import compilation, is_profiling, span
 from gradc.traces.words import Told, describe, describe_uncompiled
 
 
@@ -33,7 +34,15 @@ def tracing(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
     Arguments:
         path: of the trace to write, ending in ``.json`` or ``.json.gz``; what is inside runs under torch.profiler. None:
             nothing is written, for a profiler of your own, which may be around or inside.
+
+    Raises:
+        ConfigError: for a path, where a profiler is running.
     """
+    if path is not None and is_profiling():
+        raise ConfigError(
+            f"gradc.tracing({os.fspath(path)!r}): a profiler is running already, and there can be one only.\n"
+            "  Use gradc.tracing() without a path, and let that profiler write its trace."
+        )
     with watched(_watch), telling(_Marks()), at_each_pass(_mark_pass):
         if path is None:
             yield

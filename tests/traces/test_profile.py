@@ -64,6 +64,14 @@ def test_a_profiler_of_ones_own(tmp_path):
     assert not any(event.name.startswith("gradc: ") for event in profiler.events())
 
 
+def test_two_profilers_at_once_are_refused(tmp_path):
+    with torch.profiler.profile() as profiler:
+        with pytest.raises(gradc.ConfigError, match="a profiler is running already"), gradc.tracing(tmp_path / "step.json"):
+            raise AssertionError("not reached")
+        step()
+    assert any(event.name == "aten::exp" for event in profiler.events())
+
+
 def test_an_error_inside_comes_through_and_the_trace_is_not_written(tmp_path):
     with pytest.raises(KeyError), gradc.tracing(tmp_path / "step.json"):
         raise KeyError("mine")
