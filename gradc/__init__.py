@@ -9,7 +9,8 @@ from gradc.frontend.control import disable, reset
 from gradc.frontend.patches import patches
 from gradc.journal import counters
 from gradc.parity.check import check
-from gradc.report.explain import explain
+from gradc.reporting.explain import explain
+from gradc.reporting.report import report
 from gradc.traces.profile import tracing
 from gradc.traces.programs import programs
 
@@ -28,6 +29,7 @@ __all__ = [
     "patches",
     "programs",
     "register_backend",
+    "report",
     "reset",
     "testing",
     "tracing",

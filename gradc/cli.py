@@ -1,4 +1,4 @@
-"""The command line: ``gradc demo | check | explain | env | bench``.
+"""The command line: ``gradc demo | check | explain | report | env | bench``.
 
     main: list of arguments -> exit status
 
@@ -25,7 +25,8 @@ from gradc.errors import ConfigError, GradcError
 from gradc.parity.against import GRADC, Redirection, compiler_of, redirected
 from gradc.parity.check import check_script, check_with
 from gradc.parity.report import Report
-from gradc.report.explain import explain
+from gradc.reporting.explain import explain
+from gradc.reporting.report import report_with
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEFAULT_BENCHMARK = "steps"
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="train a small vision transformer eagerly and compiled"))
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
     _add_explain(commands.add_parser("explain", help="say what gradc makes of a function of yours, and what ran eagerly"))
+    _add_report(commands.add_parser("report", help="write a page of HTML about a step of yours: graphs, memory, times, parity"))
     env = commands.add_parser("env", help="say what gradc runs on: versions, extension, CPU; for bug reports")
     env.set_defaults(run=run_env)
     # Another prefix than "-", so that what follows, --help too, is left to the benchmark.
@@ -92,6 +94,16 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument("--time", action="store_true", help="run it up to 300 times: is it faster compiled, or eagerly?")
 
 
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_report)
+    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    command.add_argument("--output", default="report.html", metavar="FILE", help="the page to write; default: %(default)s")
+    steps = "how often to call it in each run; the last call is measured (default %(default)s)"
+    command.add_argument("--steps", type=whole_number, default=2, metavar="N", help=steps)
+    command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
+    command.add_argument("--no-check", action="store_true", help="leave out the parity with eager")
+
+
 def _add_bench(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_bench)
     command.add_argument("words", nargs="*", help="a benchmark's name and its arguments, or arguments of the default one")
@@ -134,6 +146,14 @@ def _or(number: int | None, default: int) -> int:
 def run_explain(options: argparse.Namespace) -> int:
     step, backend = load_function(options.target, "explain"), options.backend or DEFAULT_BACKEND
     print(explain(step, backend=backend, is_timed=options.time)())
+    return 0
+
+
+def run_report(options: argparse.Namespace) -> int:
+    with redirected(compiler_of(GRADC, options.backend)) as redirection:
+        step = load_function(options.target, "report")
+        found = report_with(redirection, options.output, step, (), options.steps, is_checked=not options.no_check)
+    print(f"{options.output}: {len(found.graphs)} graphs, {len(found.ops)} ops. Open it in a browser; it needs no network.")
     return 0
 
 

@@ -17,7 +17,7 @@ ROOMS = [
     "ir", "executor", "tape", "passes", "backends",
     "analysis", "nodes", "backward", "region",
     "walk", "capture", "symbolic", "replay", "compiled_autograd",
-    "optim", "shadow", "frontend", "bindings", "parity", "traces", "report", "testing", "pytest_plugin",
+    "optim", "shadow", "frontend", "bindings", "parity", "traces", "reporting", "testing", "pytest_plugin",
     "gradc",  # the public names, gradc/__init__.py
     "demo", "cli",
 ]  # fmt: skip
@@ -111,9 +111,9 @@ def test_no_circle_in_cpp():
 
 
 def test_the_guard_sees_deferred_imports_and_circles():
-    tree = ast.parse("def f():\n    from gradc.frontend import compile\nif TYPE_CHECKING:\n    import gradc.report.explain")
+    tree = ast.parse("def f():\n    from gradc.frontend import compile\nif TYPE_CHECKING:\n    import gradc.reporting.explain")
     assert upward({"gradc.ir.program": list(imports(tree))}, room_of_module) == [
         "gradc.ir.program imports gradc.frontend.compile",
-        "gradc.ir.program imports gradc.report.explain",
+        "gradc.ir.program imports gradc.reporting.explain",
     ]
     assert set(circle({"a": {"b"}, "b": {"a"}, "c": set()})) == {"a", "b"}

@@ -1,7 +1,7 @@
 """What a user could look at after a training step, by name: results, gradients, parameters, optimizers, random generators.
 
 observe:       (results of the step, {name: what it works on}) -> {name: Value}
-differentiate: results -> None, backward from what still has a graph
+differentiate: results -> whether backward was run, from what still has a graph
 copies:        (step, arguments) -> both again, in memory of their own
 """
 
@@ -42,7 +42,7 @@ def observe(result: Any, holders: Mapping[str, Any]) -> dict[str, Value]:
     seen = {name: Value.of(value, Stage.OUTPUT) for name, value in _named("result", result)}
     for name, value in generators().items():
         seen[name] = Value.of(_frozen(value), Stage.OUTPUT)
-    for name, value, stage in _held(holders):
+    for name, value, stage in held_values(holders):
         seen[name] = Value.of(value, stage)
         if is_trained(value):
             seen[f"grad of {name}"] = Value.of(value.grad, Stage.GRADIENT)
@@ -55,15 +55,15 @@ def is_generator(name: str) -> bool:
 
 
 def trained(holders: Mapping[str, Any]) -> list[Tensor]:
-    return [value for _, value, _ in _held(holders) if is_trained(value)]
+    return [value for _, value, _ in held_values(holders) if is_trained(value)]
 
 
 def is_trained(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_leaf and value.requires_grad
 
 
-def differentiate(result: Any, leaves: Sequence[Any] = ()) -> None:
-    """Backward, with gradients of ones, from every result that still has a graph.
+def differentiate(result: Any, leaves: Sequence[Any] = ()) -> bool:
+    """Backward, with gradients of ones, from every result that still has a graph; False if none has.
 
     A step that ran backward itself may return its loss: the graph is then spent, and ``leaves`` keep their gradients.
     """
@@ -78,9 +78,12 @@ def differentiate(result: Any, leaves: Sequence[Any] = ()) -> None:
             raise
         for leaf, grad in kept:
             leaf.grad = grad
+        return False
+    return bool(live)
 
 
-def _held(holders: Mapping[str, Any]) -> Iterator[tuple[str, Any, Stage]]:
+def held_values(holders: Mapping[str, Any]) -> Iterator[tuple[str, Any, Stage]]:
+    """What the holders hold, each with its name and the stage of a step that changes it."""
     for name, holder in holders.items():
         is_late = has_state_dict(holder)
         for label, value in _named(name, holder):

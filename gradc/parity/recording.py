@@ -112,8 +112,8 @@ class Recorder(TorchDispatchMode):
     def _place(self) -> tuple[str, str]:
         node = current_autograd_node() if is_inside_backward() else None
         if node is not None:
-            return node.name(), self._lines.get(sequence_nr(node), "") or _users_line()
-        where = _users_line()
+            return node.name(), self._lines.get(sequence_nr(node), "") or users_line()
+        where = users_line()
         self._lines.setdefault(next_sequence_nr() - 1, where)
         return "", where
 
@@ -152,7 +152,7 @@ def _operand(tensor: Tensor) -> Operand:
     return Operand(tensor.dtype, shape, digest(tensor))
 
 
-def _users_line() -> str:
+def users_line() -> str:
     """ "train.py:12 in forward: return x @ w", of the innermost frame that is neither torch's nor gradc's."""
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -6,6 +6,7 @@ Runs(redirection, step, arguments, number of steps).eagerly() -> what was seen a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,27 +28,34 @@ class Runs:
         self._held = held_by(step)
 
     def eagerly(self) -> Seen:
-        with self._mode(is_eager=True) as prepare:
-            return self._observed(prepare)
+        return self._observed(is_eager=True)
 
     def compiled(self) -> Seen:
-        with self._mode(is_eager=False) as prepare:
-            return self._observed(prepare)
+        return self._observed(is_eager=False)
+
+    def _observed(self, *, is_eager: bool) -> Seen:
+        with self.prepared(is_eager=is_eager) as prepared:
+            return [prepared.observed() for _ in range(self._num_steps)]
 
     def recorded(self, number: int, *, is_eager: bool) -> tuple[list[Call], dict[str, Value]]:
         """The operations of the step ``number``, and what was seen after it. What is compiled was, before."""
+        with self.prepared(is_eager=is_eager) as prepared:
+            with prepared.restoring():
+                for _ in range(0 if is_eager else number):
+                    prepared.observed()
+            for _ in range(number - 1):
+                prepared.observed()
+            with Recorder() as recorder:
+                result = prepared.step()
+            return recorder.calls, observe(result, prepared.holders)
+
+    @contextlib.contextmanager
+    def prepared(self, *, is_eager: bool) -> Iterator[Prepared]:
+        """On copies of its own, and from the same state as each other run; what it changes is put back."""
         target, inputs = copies(self._step, self._args)
         holders = holders_of(target, inputs, self._held)
-        with self._mode(is_eager=is_eager) as prepare, restoring(stateful_in(holders)):
-            run = prepare(target)
-            with restoring(stateful_in(holders)):
-                for _ in range(0 if is_eager else number):
-                    _one_step(run, inputs, holders)
-            for _ in range(number - 1):
-                _one_step(run, inputs, holders)
-            with Recorder() as recorder:
-                result = _run_one(run, inputs, holders)
-            return recorder.calls, observe(result, holders)
+        with self._mode(is_eager=is_eager) as prepare, restoring(self._held.values()):
+            yield Prepared(prepare(target), inputs, holders)
 
     @contextlib.contextmanager
     def _mode(self, *, is_eager: bool) -> Iterator[Compile]:
@@ -57,19 +65,35 @@ class Runs:
         with nothing_compiled() if is_eager else contextlib.nullcontext():
             yield self._redirection.compile if is_whole else lambda target: target
 
-    def _observed(self, prepare: Compile) -> Seen:
-        target, inputs = copies(self._step, self._args)
-        holders = holders_of(target, inputs, self._held)
-        with restoring(self._held.values()):
-            run = prepare(target)
-            return [_one_step(run, inputs, holders) for _ in range(self._num_steps)]
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A step that is ready to run, in eager or compiled: what runs it, its arguments, and what it works on, by name."""
 
-def _one_step(run: Callable[..., Any], inputs: tuple[Any, ...], holders: dict[str, Any]) -> dict[str, Value]:
-    return observe(_run_one(run, inputs, holders), holders)
+    run: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    holders: dict[str, Any]
 
+    def step(self) -> Any:
+        """The step once, with the backward of what it leaves over."""
+        result = self.run(*self.inputs)
+        differentiate(result, trained(self.holders))
+        return result
 
-def _run_one(run: Callable[..., Any], inputs: tuple[Any, ...], holders: dict[str, Any]) -> Any:
-    result = run(*inputs)
-    differentiate(result, trained(holders))
-    return result
+    def once(self, has_rest: bool) -> None:
+        """The step once, with its backward if ``has_rest``; unlike ``step``, it copies no gradients."""
+        result = self.run(*self.inputs)
+        if has_rest:
+            differentiate(result)
+
+    def leaves_graph(self) -> bool:
+        """The step once; whether backward is left to whoever calls it."""
+        return differentiate(self.run(*self.inputs), trained(self.holders))
+
+    def observed(self) -> dict[str, Value]:
+        """The step once, and what is seen after it."""
+        return observe(self.step(), self.holders)
+
+    def restoring(self) -> contextlib.AbstractContextManager[None]:
+        """What runs inside is as if it had not."""
+        return restoring(stateful_in(self.holders))

@@ -8,8 +8,9 @@ would be captured again and again.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -20,7 +21,7 @@ from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
 from gradc.frontend.pays import verdict_of
 from gradc.frontend.trial import Arm, Verdict
-from gradc.journal import Fallback, Graph, Uncompiled, listening
+from gradc.journal import Event, Fallback, Graph, Uncompiled, listening
 from gradc.parity.observe import copies, differentiate
 from gradc.text_table import table
 from gradc.torch_private.dynamo import compilations, is_compiled
@@ -66,6 +67,17 @@ class Explanation:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
         head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
         return "\n".join([head, *self._verdict(), *self._graphs(), *self._rest()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Texts, numbers, lists and dictionaries only, as for JSON. What ran eagerly more than once stands there once."""
+        times, verdict = collections.Counter(self.fallbacks), self.verdict
+        return {
+            "graphs": [dataclasses.asdict(graph) | {"segments": _dicts(graph.segments)} for graph in self.graphs],
+            "graph_breaks": _dicts(self.graph_breaks),
+            "fallbacks": [dataclasses.asdict(found) | {"times": times[found]} for found in times],
+            "recaptures": [*self.recaptures],
+            "verdict": None if verdict is None else dataclasses.asdict(verdict) | {"chosen": verdict.chosen.value},
+        }
 
     def _verdict(self) -> Iterator[str]:
         if self.verdict is not None:
@@ -130,19 +142,36 @@ def explain(
             first = len(events)
             _run_on_copies(compiled, args)
         verdict = _verdict_of_runs(compiled, args) if is_timed else verdict
-        new = [done for done in compilations() if not any(done is old for old in known)]
-        return Explanation(
-            graphs=tuple(event.what for event in events if isinstance(event.what, Graph) and event.what.num_calls > 0),
-            graph_breaks=tuple(_graph_break(event.what) for event in events if _is_break(event.what)),
-            fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
-            recaptures=(
-                *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
-                *(str(event.what) for event in events[first:] if event.artifact == "recompiles"),
-            ),
-            verdict=verdict,
-        )
+        return explanation_of(events, first, known, verdict)
 
     return run
+
+
+def explanation_of(
+    events: Sequence[Event], num_first: int, known: Sequence[Any], verdict: Verdict | None = None
+) -> Explanation:
+    """What was told while a function ran some times.
+
+    Arguments:
+        events: all of them.
+        num_first: how many of them its first run told.
+        known: ``compilations()`` before it.
+    """
+    new = [done for done in compilations() if not any(done is old for old in known)]
+    return Explanation(
+        graphs=tuple(event.what for event in events if isinstance(event.what, Graph) and event.what.num_calls > 0),
+        graph_breaks=tuple(_graph_break(event.what) for event in events if _is_break(event.what)),
+        fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
+        recaptures=(
+            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
+            *(str(event.what) for event in events[num_first:] if event.artifact == "recompiles"),
+        ),
+        verdict=verdict,
+    )
+
+
+def _dicts(found: Sequence[Any]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(each) for each in found]
 
 
 def _run_on_copies(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:

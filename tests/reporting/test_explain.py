@@ -1,5 +1,6 @@
 """gradc.explain: what it says of graphs, segments, saved bytes, graph breaks, fallbacks and recaptures."""
 
+import json
 import re
 
 import pytest
@@ -147,3 +148,12 @@ def test_settings_stay():
     with config.patch(backward_pass_autocast="off"):
         explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True))
         assert config.backward_pass_autocast == "off"
+
+
+def test_to_dict_is_json():
+    found = explained(branches, torch.ones(3, requires_grad=True)).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    (fallback,) = found["fallbacks"]
+    assert fallback["times"] == 2 and "torch.cond" in fallback["where"]
+    graph = explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)).to_dict()["graphs"][0]
+    assert graph["num_calls"] == 4 and [cut["num_nodes"] for cut in graph["segments"]] == [2, 1, 1]

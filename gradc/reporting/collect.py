@@ -1,0 +1,164 @@
+"""Everything that a report says, found by running a step some times in eager and compiled: the table of contents.
+
+    collect: (redirection, step, arguments, number of steps) -> StepReport
+
+    eager      timed as a whole; then each call recorded (eagerly.py)
+    compiled   its Programs watched (programs.py), what gradc tells heard; then timed, graph by graph, and call by call
+    compiled   again, with nothing around: timed as a whole
+    checked    as gradc.check does (parity/check.py)
+
+All runs begin with the same state. What is measured is the last of the steps: by then, what changes has changed.
+"""
+
+from __future__ import annotations
+
+import collections
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gradc import environment
+from gradc.errors import ConfigError
+from gradc.frontend.control import reset
+from gradc.journal import listening
+from gradc.parity.against import Redirection
+from gradc.parity.check import check_with
+from gradc.parity.runs import Prepared, Runs
+from gradc.reporting.calls import Call, Log
+from gradc.reporting.eagerly import EagerPlace, recorded
+from gradc.reporting.explain import Explanation, explanation_of
+from gradc.reporting.graphs import Described
+from gradc.reporting.memory import curve_of, name_known, name_left
+from gradc.reporting.model import OpTime, Phase, StepReport, Times
+from gradc.reporting.programs import Measure, Programs, watching
+from gradc.torch_private.dynamo import compilations
+
+_FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
+
+_WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to which op, and of single calls in eager."
+
+
+def collect(
+    redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int, *, is_checked: bool = True
+) -> StepReport:
+    """``is_checked``: also compare the compiled step with eager, as ``gradc.check`` does.
+
+    Raises:
+        ConfigError: for no step at all, or an argument that cannot be copied.
+        Exception: what the step raises in eager.
+    """
+    if num_steps < 1:
+        raise ConfigError(f"gradc.report: steps={num_steps} is none. Use 1 or more.")
+    runs = Runs(redirection, step, args, num_steps)
+    has_rest, eager_seconds, eager, notes = _in_eager(runs, num_steps)
+    programs, explanation, first = _watched(runs, num_steps, has_rest)
+    compiled_seconds = _compiled_seconds(runs, num_steps, has_rest)
+    described = Described(programs, eager)
+    return StepReport(
+        title=getattr(step, "__name__", type(step).__name__),
+        versions=environment.versions(),
+        num_steps=num_steps,
+        graphs=tuple(described.graphs()),
+        ops=tuple(described.ops()),
+        memory=curve_of(programs.log, described.source),
+        eager_memory=curve_of(eager, described.eager_source),
+        times=Times(
+            statistics.median(eager_seconds),
+            statistics.median(compiled_seconds),
+            first,
+            min(len(eager_seconds), len(compiled_seconds)),
+            tuple(_by_op(eager, programs.log)),
+        ),
+        explanation=explanation,
+        parity=check_with(redirection, step, args, num_steps) if is_checked else None,
+        notes=notes,
+    )
+
+
+def _in_eager(runs: Runs, num_steps: int) -> tuple[bool, list[float], Log[EagerPlace], tuple[str, ...]]:
+    with runs.prepared(is_eager=True) as prepared:
+        with prepared.restoring():
+            has_rest = prepared.leaves_graph()
+            _warm(prepared, num_steps - 1, has_rest)  # all steps, always: what a step takes in turn, it takes alike in each run
+        seconds = _timed(prepared, num_steps, has_rest)
+        with prepared.restoring():
+            _warm(prepared, num_steps - 1, has_rest)
+            try:
+                return has_rest, seconds, recorded(prepared, has_rest), ()
+            except Exception as error:  # a step may not bear to be looked at; what else was found counts all the same
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+                return has_rest, seconds, Log(), (f"Recorded call by call, the step raises in eager: {text}. {_WITHOUT_EAGER}",)
+
+
+def _watched(runs: Runs, num_steps: int, has_rest: bool) -> tuple[Programs, Explanation, float]:
+    """What gradc makes of the step, and how long the first one took."""
+    reset()
+    known = compilations()
+    with listening() as events:
+        programs = Programs(events)
+        with watching(programs), runs.prepared(is_eager=False) as prepared:
+            with prepared.restoring():
+                start = time.perf_counter()
+                prepared.once(has_rest)
+                first, num_first = time.perf_counter() - start, len(events)
+                for programs.step in range(2, num_steps + 1):
+                    prepared.once(has_rest)
+            explanation = explanation_of(events, num_first, known)
+            _measured(prepared, programs, num_steps, has_rest)
+        return programs, explanation, first
+
+
+def _measured(prepared: Prepared, programs: Programs, num_steps: int, has_rest: bool) -> None:
+    """The last step, its graphs timed as wholes; and again, their calls one by one."""
+    for measure in (Measure.WHOLE, Measure.CALLS):
+        with prepared.restoring():
+            _warm(prepared, num_steps - 1, has_rest)
+            programs.log = Log()
+            name_known(programs.log.storages, prepared.holders)
+            programs.measure = measure
+            prepared.once(has_rest)
+            programs.measure = Measure.NOTHING
+            name_left(programs.log.storages, prepared.holders, len(programs.log.calls))
+
+
+def _compiled_seconds(runs: Runs, num_steps: int, has_rest: bool) -> list[float]:
+    reset()
+    with runs.prepared(is_eager=False) as prepared:
+        for _ in range(2):
+            with prepared.restoring():
+                _warm(prepared, num_steps, has_rest)
+        return _timed(prepared, num_steps, has_rest)
+
+
+def _timed(prepared: Prepared, num_steps: int, has_rest: bool) -> list[float]:
+    """The seconds of the last step, run again and again from the same state."""
+    seconds: list[float] = []
+    begun = time.perf_counter()
+    while len(seconds) < _FEWEST_RUNS or (len(seconds) < _MOST_RUNS and time.perf_counter() - begun < _MOST_SECONDS):
+        with prepared.restoring():
+            _warm(prepared, num_steps - 1, has_rest)
+            start = time.perf_counter()
+            prepared.once(has_rest)
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _warm(prepared: Prepared, num_steps: int, has_rest: bool) -> None:
+    for _ in range(num_steps):
+        prepared.once(has_rest)
+
+
+def _by_op(eager: Log[Any], compiled: Log[Any]) -> Iterator[OpTime]:
+    theirs, mine = _sums(eager.calls), _sums(compiled.calls)
+    names = sorted({*theirs, *mine}, key=lambda each: -max(theirs[each][1], mine[each][1]))
+    for name, phase in names:
+        yield OpTime(name, phase, *theirs[name, phase], *mine[name, phase])
+
+
+def _sums(calls: list[Call[Any]]) -> dict[tuple[str, Phase], tuple[int, float]]:
+    found: dict[tuple[str, Phase], tuple[int, float]] = collections.defaultdict(lambda: (0, 0.0))
+    for call in calls:
+        number, seconds = found[call.op, call.phase]
+        found[call.op, call.phase] = number + 1, seconds + call.seconds
+    return found

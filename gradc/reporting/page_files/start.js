@@ -1,0 +1,15 @@
+// The page, piece by piece; the charts come last, when all else can be seen already.
+document.getElementById("title").textContent = DATA.title;
+document.getElementById("versions").textContent = `${DATA.versions}; step ${DATA.num_steps} of ${DATA.num_steps} is measured`;
+showSummary();
+fillTree(document.getElementById("forward"), "forward");
+fillTree(document.getElementById("backward"), "backward");
+startSearch();
+showMemory();
+showTime();
+showCaptures();
+showParity();
+window.addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+  startCharts();
+})));

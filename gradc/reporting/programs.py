@@ -1,0 +1,148 @@
+"""The Programs that gradc makes of a step, as its backends are given them, and what each does in the step that is measured.
+
+    with watching(programs): ...        programs.found -> list of Watched
+
+Between a backend and the rest of gradc stands nothing but a Program and what runs it. So a backend that is watched sees all of
+a region's Programs, and can run one call by call with a clock at each, or as a whole with one clock around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from gradc.backends import Lower, watched
+from gradc.executor import interpret
+from gradc.ir.program import Program
+from gradc.journal import Event
+from gradc.journal import Graph as Told
+from gradc.reporting.calls import Log, Made, timing
+from gradc.reporting.model import Phase
+
+_BACKWARD = re.compile(r"backward of segment (\d+) of (.*)")
+
+
+class Measure(enum.Enum):
+    """What is done with the runs of Programs."""
+
+    NOTHING = enum.auto()
+    WHOLE = enum.auto()
+    CALLS = enum.auto()
+
+
+@dataclasses.dataclass
+class Watched:
+    """A Program, and its runs in the step that is measured.
+
+    Attributes:
+        num_told: how many events had been told when it came to the backend.
+        made_in_step: the number of the step, from 1.
+        num_runs, seconds: when it ran as a whole, as its backend made it.
+        inputs: what it was last given, tensors only, by slot.
+    """
+
+    program: Program
+    num_told: int
+    made_in_step: int
+    num_runs: int = 0
+    seconds: float = 0.0
+    inputs: dict[int, Made] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_backward(self) -> bool:
+        return self.program.name.startswith("backward")
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.BACKWARD if self.is_backward else Phase.FORWARD
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphPlace:
+    """Where a call stands: the index of its Program among those found, and its own; None for what no instruction asked for."""
+
+    graph: int
+    instruction: int | None
+
+
+class Programs:
+    """See the module's docstring. ``events`` is what a listener of the journal's hears."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.found: list[Watched] = []
+        self.measure = Measure.NOTHING
+        self.step = 1
+        self.log: Log[GraphPlace] = Log()
+        self._events = events
+
+    def watch(self, lower: Lower) -> Lower:
+        """The backend, watched. A Program without calls, as what is left where Python only hands something on, is not shown."""
+
+        def lowered(program: Program) -> Callable[[list[Any]], list[Any]]:
+            run = lower(program)
+            if not program.instructions:
+                return run
+            self.found.append(Watched(program, len(self._events), self.step))
+            return functools.partial(self._run, len(self.found) - 1, run, functools.cache(lambda: interpret.lower(program)))
+
+        return lowered
+
+    def _run(self, index: int, run: Callable[..., Any], interpreted: Callable[[], Any], inputs: list[Any]) -> list[Any]:
+        found = self.found[index]
+        if self.measure is Measure.CALLS:
+            values = zip(found.program.inputs, inputs, strict=True)
+            found.inputs = {slot: Made.of(value) for slot, value in values if isinstance(value, Tensor)}
+            slow = interpreted()
+            with timing(self.log, _Pointer(index, found)):
+                return slow(inputs)
+        start = time.perf_counter()
+        outputs = run(inputs)
+        if self.measure is Measure.WHOLE:
+            found.num_runs += 1
+            found.seconds += time.perf_counter() - start
+        return outputs
+
+    def region_of(self, found: Watched) -> tuple[str, int | None]:
+        """The region that a Program belongs to, and the number of the segment if it is a backward: as the journal told."""
+        if found.is_backward:
+            told = self._events[found.num_told - 1].what if found.num_told else ""
+            match = _BACKWARD.match(told) if isinstance(told, str) else None
+            return (match[2], int(match[1])) if match else ("", None)
+        told = self._events[found.num_told].what if found.num_told < len(self._events) else ""
+        return (told.name, None) if isinstance(told, Told) else ("", None)
+
+    def reason_of(self, found: Watched) -> str:
+        """Why a backward was compiled again; "" if it is the first of its segment."""
+        region, segment = self.region_of(found)
+        before = self._events[found.num_told - 2].what if segment is not None and found.num_told > 1 else ""
+        _, is_about_it, reason = str(before).partition(f"{region}, segment {segment}: ")
+        return reason if is_about_it else ""
+
+
+class _Pointer:
+    """Says at which instruction a run is: calls come in the Program's order, each once."""
+
+    def __init__(self, index: int, found: Watched) -> None:
+        self._index, self._found, self._next = index, found, 0
+
+    def __call__(self, op: Any) -> tuple[Phase, GraphPlace]:
+        calls = self._found.program.instructions
+        if self._next < len(calls) and calls[self._next].op is op:
+            self._next += 1
+            return self._found.phase, GraphPlace(self._index, self._next - 1)
+        return self._found.phase, GraphPlace(self._index, None)
+
+
+@contextlib.contextmanager
+def watching(programs: Programs) -> Iterator[None]:
+    """While inside, each backend that is asked to lower a Program is watched."""
+    with watched(programs.watch):
+        yield
