@@ -26,7 +26,8 @@ from gradc.journal import Cut, Fallback, Graph
 from gradc.parity.differences import Difference
 from gradc.parity.location import Location
 from gradc.parity.report import Report
-from gradc.report.explain import Explanation, GraphBreak
+from gradc.reporting.explain import Explanation, GraphBreak
+from gradc.reporting.model import StepReport
 from gradc.traces.captured import CapturedProgram
 
 PACKAGE = pathlib.Path(gradc.__file__).parent
@@ -36,7 +37,7 @@ FUNCTIONS = {name: value for name, value in NAMES.items() if inspect.isfunction(
     "gradc.config.Config.patch": type(gradc.config).patch,
     "gradc.pytest_plugin.assert_parity": inspect.unwrap(gradc.pytest_plugin.assert_parity),
 }
-RETURNED = {f"{kind.__module__}.{kind.__name__}": kind for kind in (Report, Explanation, CapturedProgram)}
+RETURNED = {f"{kind.__module__}.{kind.__name__}": kind for kind in (Report, Explanation, StepReport, CapturedProgram)}
 PARTS = {
     f"{kind.__module__}.{kind.__name__}": kind for kind in (Difference, Location, GraphBreak, Graph, Cut, Fallback, Verdict)
 }

@@ -25,7 +25,7 @@ from gradc.journal import listening
 from gradc.parity.against import Redirection
 from gradc.parity.check import check_with
 from gradc.parity.runs import Prepared, Runs
-from gradc.reporting.calls import Call, Log
+from gradc.reporting.calls import Call, Log, quickest
 from gradc.reporting.eagerly import EagerPlace, recorded
 from gradc.reporting.explain import Explanation, explanation_of
 from gradc.reporting.graphs import Described
@@ -35,6 +35,7 @@ from gradc.reporting.programs import Measure, Programs, watching
 from gradc.torch_private.dynamo import compilations
 
 _FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
+_RECORDED_RUNS = 3  # of its calls and graphs, each timed by itself
 
 _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to which op, and of single calls in eager."
 
@@ -82,13 +83,18 @@ def _in_eager(runs: Runs, num_steps: int) -> tuple[bool, list[float], Log[EagerP
             has_rest = prepared.leaves_graph()
             _warm(prepared, num_steps - 1, has_rest)  # all steps, always: what a step takes in turn, it takes alike in each run
         seconds = _timed(prepared, num_steps, has_rest)
-        with prepared.restoring():
-            _warm(prepared, num_steps - 1, has_rest)
-            try:
-                return has_rest, seconds, recorded(prepared, has_rest), ()
-            except Exception as error:  # a step may not bear to be looked at; what else was found counts all the same
-                text = f"{type(error).__name__}: {error}".partition("\n")[0]
-                return has_rest, seconds, Log(), (f"Recorded call by call, the step raises in eager: {text}. {_WITHOUT_EAGER}",)
+        try:
+            logs = [_recorded_in_eager(prepared, num_steps, has_rest) for _ in range(_RECORDED_RUNS)]
+        except Exception as error:  # a step may not bear to be looked at; what else was found counts all the same
+            text = f"{type(error).__name__}: {error}".partition("\n")[0]
+            return has_rest, seconds, Log(), (f"Recorded call by call, the step raises in eager: {text}. {_WITHOUT_EAGER}",)
+        return has_rest, seconds, quickest(logs), ()
+
+
+def _recorded_in_eager(prepared: Prepared, num_steps: int, has_rest: bool) -> Log[EagerPlace]:
+    with prepared.restoring():
+        _warm(prepared, num_steps - 1, has_rest)
+        return recorded(prepared, has_rest)
 
 
 def _watched(runs: Runs, num_steps: int, has_rest: bool) -> tuple[Programs, Explanation, float]:
@@ -111,15 +117,17 @@ def _watched(runs: Runs, num_steps: int, has_rest: bool) -> tuple[Programs, Expl
 
 def _measured(prepared: Prepared, programs: Programs, num_steps: int, has_rest: bool) -> None:
     """The last step, its graphs timed as wholes; and again, their calls one by one."""
-    for measure in (Measure.WHOLE, Measure.CALLS):
+    logs = []
+    for measure in (*[Measure.WHOLE] * _RECORDED_RUNS, *[Measure.CALLS] * _RECORDED_RUNS):
         with prepared.restoring():
             _warm(prepared, num_steps - 1, has_rest)
-            programs.log = Log()
+            programs.begin(measure)
             name_known(programs.log.storages, prepared.holders)
-            programs.measure = measure
             prepared.once(has_rest)
-            programs.measure = Measure.NOTHING
+            programs.end()
             name_left(programs.log.storages, prepared.holders, len(programs.log.calls))
+            logs.append(programs.log)
+    programs.log = quickest(logs[_RECORDED_RUNS:])
 
 
 def _compiled_seconds(runs: Runs, num_steps: int, has_rest: bool) -> list[float]:

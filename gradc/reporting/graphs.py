@@ -79,7 +79,7 @@ class Described:
                 region,
                 segment,
                 found.num_runs,
-                found.seconds if found.num_runs else None,
+                found.quickest if found.num_runs else None,
                 tuple(self._saved(index, found)),
                 found.made_in_step,
                 self.programs.reason_of(found),

@@ -204,6 +204,7 @@ class StepReport:
         num_steps: how many steps were run; the last was measured.
         graphs, ops: what gradc made of the step.
         memory, eager_memory: over the step that was measured.
+        times: of whole steps, and of all calls of each op, in eager and compiled.
         explanation: graph breaks, fallbacks, recaptures.
         parity: what ``gradc.check`` found; None if it was not asked.
         notes: what could not be found out, and why.

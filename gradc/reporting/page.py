@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from gradc.errors import GradcError
-from gradc.reporting.model import Curve, Op, StepReport, Value
+from gradc.reporting.model import Curve, Line, Op, StepReport, Value
 
 _SCRIPTS = ("data.js", "tree.js", "search.js", "panels.js", "charts.js", "start.js")
 
@@ -84,7 +84,7 @@ def _data(report: StepReport) -> dict[str, Any]:
 
     def row(op: Op) -> list[Any]:
         texts = [names.number(text, text) for text in (op.name, op.module, op.node, op.autocast)]
-        line = -1 if op.line is None else lines.number(op.line, [op.line.path, op.line.number, op.line.function, op.line.code])
+        line = -1 if op.line is None else lines.number(op.line, _line(op.line))
         tensors = [[number_of_value(op.graph, value) for value in group] for group in (op.made, op.read)]
         times = [_short(op.seconds), _short(op.eager_seconds), op.num_calls]
         return [op.graph, *texts, line, *tensors, *times, list(op.partners)]
@@ -105,12 +105,12 @@ def _curve(curve: Curve) -> dict[str, Any]:
         "phases": [phase.value for phase in curve.phases],
         "peak": curve.peak,
         "peak_bytes": curve.peak_bytes,
-        "alive": [[each.name, each.role.value, each.num_bytes, each.op, _place(each.line)] for each in curve.alive],
+        "alive": [[each.name, each.role.value, each.num_bytes, each.op, _line(each.line)] for each in curve.alive],
     }
 
 
-def _place(line: Any) -> str:
-    return "" if line is None else str(line)
+def _line(line: Line | None) -> list[Any] | None:
+    return None if line is None else [line.path, line.number, line.function, line.code]
 
 
 def _short(seconds: float | None) -> float | None:

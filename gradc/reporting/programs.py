@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +21,13 @@ from typing import Any
 from torch import Tensor
 
 from gradc.backends import Lower, watched
-from gradc.executor import interpret
+from gradc.executor import interpret, is_plan
 from gradc.ir.program import Program
 from gradc.journal import Event
 from gradc.journal import Graph as Told
 from gradc.reporting.calls import Log, Made, timing
 from gradc.reporting.model import Phase
+from gradc.reporting.storages import Block
 
 _BACKWARD = re.compile(r"backward of segment (\d+) of (.*)")
 
@@ -45,7 +47,8 @@ class Watched:
     Attributes:
         num_told: how many events had been told when it came to the backend.
         made_in_step: the number of the step, from 1.
-        num_runs, seconds: when it ran as a whole, as its backend made it.
+        num_runs, seconds: in the run of the step that is going on, of the Program as a whole, as its backend made it.
+        quickest: the least of ``seconds``, of all runs of the step.
         inputs: what it was last given, tensors only, by slot.
     """
 
@@ -54,6 +57,7 @@ class Watched:
     made_in_step: int
     num_runs: int = 0
     seconds: float = 0.0
+    quickest: float = math.inf
     inputs: dict[int, Made] = dataclasses.field(default_factory=dict)
 
     @property
@@ -82,6 +86,30 @@ class Programs:
         self.step = 1
         self.log: Log[GraphPlace] = Log()
         self._events = events
+        self._handed_over: list[tuple[int, list[Block]]] = []
+
+    def end(self) -> None:
+        """After it.
+
+        The node that runs a backward holds what it is given until it is done, since a watched Program is called from Python.
+        Run natively, it hands it over, and what is read for the last time dies then: so it is counted.
+        """
+        if self.measure is Measure.WHOLE:
+            for found in self.found:
+                found.quickest = min(found.quickest, found.seconds)
+        self.measure = Measure.NOTHING
+        self.log.storages.look(len(self.log.calls))
+        for end, given in self._handed_over:
+            for block in given:
+                if block.end is not None and block.end <= end:
+                    block.end = min(block.end, block.last + 1)
+
+    def begin(self, measure: Measure) -> None:
+        """Before each run of the step that is measured."""
+        self.measure, self.log, self._handed_over = measure, Log(), []
+        if measure is Measure.WHOLE:
+            for found in self.found:
+                found.num_runs, found.seconds = 0, 0.0
 
     def watch(self, lower: Lower) -> Lower:
         """The backend, watched. A Program without calls, as what is left where Python only hands something on, is not shown."""
@@ -100,9 +128,12 @@ class Programs:
         if self.measure is Measure.CALLS:
             values = zip(found.program.inputs, inputs, strict=True)
             found.inputs = {slot: Made.of(value) for slot, value in values if isinstance(value, Tensor)}
-            slow = interpreted()
+            given = [self.log.storages.block_of(value, len(self.log.calls)) for value in inputs if isinstance(value, Tensor)]
             with timing(self.log, _Pointer(index, found)):
-                return slow(inputs)
+                outputs: list[Any] = interpreted()(inputs)
+            if found.is_backward and is_plan(run):
+                self._handed_over.append((len(self.log.calls), [block for block in given if block is not None]))
+            return outputs
         start = time.perf_counter()
         outputs = run(inputs)
         if self.measure is Measure.WHOLE:

@@ -22,6 +22,7 @@ class Block:
     Attributes:
         first: the call that made it, or that was the first to be given it; -1: it was there before all calls.
         is_made: whether that call made it.
+        last: the last call that was given it, or made it.
         end: the first call before which it was gone; None: it is still there.
         name, role: what it is to the user, where that is known.
     """
@@ -29,6 +30,7 @@ class Block:
     num_bytes: int
     first: int
     is_made: bool
+    last: int = -1
     end: int | None = None
     name: str = ""
     role: Role | None = None
@@ -47,12 +49,16 @@ class Storages:
 
     def note(self, call: int, given: Iterable[Tensor], made: Iterable[Tensor]) -> None:
         """What the call, which has returned, was given and has made."""
-        for known in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
-            self._alive.pop(known)[1].end = call
+        self.look(call)
         for tensor in given:
             self.block_of(tensor, call, is_made=False)
         for tensor in made:
             self.block_of(tensor, call, is_made=True)
+
+    def look(self, call: int) -> None:
+        """What is gone by now was gone before ``call``."""
+        for known in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
+            self._alive.pop(known)[1].end = call
 
     def block_of(self, tensor: Tensor, call: int = -1, *, is_made: bool = False) -> Block | None:
         """The memory of ``tensor``, which is new in ``call`` if it is not known; None for what has none of its own."""
@@ -64,4 +70,5 @@ class Storages:
         if known is None:
             known = self._alive[weak.cdata] = (weak, Block(storage.nbytes(), call, is_made))
             self.blocks.append(known[1])
+        known[1].last = call
         return known[1]

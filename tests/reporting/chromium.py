@@ -86,7 +86,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.problems, self.requests = [], []
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.documentElement.dataset.drawn")
+        self.wait("document.documentElement?.dataset.drawn")
         return float(self.evaluate("document.documentElement.dataset.ready")) / 1000
 
     def evaluate(self, expression: str) -> Any:
@@ -97,7 +97,7 @@ class Page:
     def wait(self, expression: str) -> Any:
         """Until the expression is true."""
         until = time.monotonic() + SECONDS
-        while not (found := self.evaluate(expression)):
+        while not (found := self.evaluate(f"Boolean({expression})")):
             assert time.monotonic() < until, f"{expression} stays {found!r}; on the console: {self.problems}"
             time.sleep(0.03)
         return found
@@ -111,7 +111,9 @@ class Page:
 
     def click(self, selector: str) -> None:
         """The mouse, on the middle of the first such element."""
-        box = self.evaluate(_BOX % _element(selector))
+        box = None
+        while box != (box := self.evaluate(_BOX % _element(selector))):
+            time.sleep(0.05)  # until nothing moves any more
         at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2, "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, **at)

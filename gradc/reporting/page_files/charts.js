@@ -9,7 +9,8 @@ function colour(name) {
 function layout(extra) {
   const axis = {gridcolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true};
   const base = {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: colour("--text"), family: "system-ui, sans-serif", size: 12},
-    margin: {l: 60, r: 15, t: 10, b: 45}, legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, hoverlabel: {namelength: -1}};
+    margin: {l: 60, r: 15, t: 10, b: 45}, legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, hoverlabel: {namelength: -1},
+    modebar: {bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent")}};
   return {...base, ...extra, xaxis: {...axis, ...extra.xaxis}, yaxis: {...axis, ...extra.yaxis}};
 }
 
@@ -48,7 +49,7 @@ function drawMemory() {
   const mark = {type: "line", x0: peak, x1: peak, yref: "paper", y0: 0, y1: 1, line: {color: colour("--bad"), width: 1.5}};
   const text = {x: peak, y: 1, yref: "paper", yanchor: "bottom", xanchor: peak > 80 ? "right" : "left", showarrow: false, text: `peak: ${size(MEMORY.peak_bytes)}`, font: {color: colour("--bad")}};
   return Plotly.react("memory-chart", traces, layout({xaxis: {title: {text: "% of the time of all calls"}}, yaxis: {title: {text: "MB"}, rangemode: "tozero"},
-    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 45}, legend: {orientation: "h", y: -0.18, x: 0}}), OPTIONS);
+    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 90}, legend: {orientation: "h", y: -0.22, x: 0}}), OPTIONS);
 }
 
 // The nested bars: the step, its parts, modules, and the ops of each module by name.
@@ -80,13 +81,13 @@ function drawFlames() {
   const trace = {type: "icicle", ids: nodes.map(([id]) => id), labels: nodes.map(([, node]) => node.label), parents: nodes.map(([, node]) => node.parent),
     values: nodes.map(([, node]) => node.ours), customdata: nodes.map(([, node]) => node.eager), branchvalues: "total", maxdepth: 6, tiling: {orientation: "v"}, sort: true,
     marker: {colors: slower, cmin: -1, cmid: 0, cmax: 1, colorscale: [[0, colour("--good")], [0.5, colour("--float32")], [1, colour("--bad")]], line: {width: 1, color: colour("--card")}},
-    hovertemplate: "%{id}<br>%{value:.3g} ms; the same calls in eager %{customdata:.3g} ms<extra></extra>", textfont: {color: "#ffffff"}};
+    hovertemplate: "%{id}<br>%{value:.3g} ms; the same calls in eager %{customdata:.3g} ms<extra></extra>"};
   return Plotly.react("flame-chart", [trace], layout({margin: {l: 5, r: 5, t: 25, b: 5}}), OPTIONS);
 }
 
 function drawOps() {
   const rows = TIMES.by_op.filter(row => row.num_compiled).slice(0, MOST_BARS).reverse();
-  const labels = rows.map(row => `${row.name.replace(/^aten\./, "").replace(/\.default$/, "").slice(0, 34)} (${row.phase})`);
+  const labels = rows.map(row => `${shortName(row.name).slice(0, 34)} (${row.phase})`);
   const bars = (name, key, color) => ({type: "bar", orientation: "h", name, y: labels, x: rows.map(row => row[key] * 1e3), marker: {color: colour(color)}, hovertemplate: "%{x:.3g} ms"});
   return Plotly.react("op-chart", [bars("eager", "eager_seconds", "--bool"), bars("in graphs", "compiled_seconds", "--float32")],
     layout({barmode: "group", xaxis: {title: {text: "ms, call by call"}}, yaxis: {tickfont: {size: 10}}, legend: {orientation: "h", traceorder: "reversed", y: 1.02, yanchor: "bottom", x: 0}}), OPTIONS);

@@ -13,7 +13,7 @@ for (const op of OPS) {
   for (const value of new Set(op.read)) value.users.push(op);
   op.dtype = (op.made[0] ?? op.read[0] ?? {dtype: "none"}).dtype;
   op.bytes = op.made.reduce((sum, value) => sum + value.bytes, 0);
-  op.short = op.name.replace(/^aten\./, "").replace(/\.default$/, "");
+  op.short = shortName(op.name);
 }
 
 function make(tag, properties = {}, ...children) {
@@ -56,6 +56,10 @@ function dtypeChip(dtype) {
 
 function shapeOf(value) {
   return `[${value.shape.join(", ")}]`;
+}
+
+function shortName(name) {
+  return name.replace(/^aten\./, "").replace(/\.default$/, "");
 }
 
 function fileOf(line) {

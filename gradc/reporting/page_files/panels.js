@@ -14,6 +14,7 @@ function card(title, figure, ...rest) {
 }
 
 function percent(ours, theirs) {
+  if (theirs > 2 * ours) return `${(theirs / ours).toPrecision(2)} times as fast as eager`;
   const change = Math.round((theirs / ours - 1) * 100);
   return change === 0 ? "as fast as eager" : change > 0 ? `${change}% faster than eager` : `${-change}% slower than eager`;
 }
@@ -33,7 +34,7 @@ function showSummary() {
     card("Captured again", TOLD.recaptures.length ? make("span", {className: "warn"}, count(alike(TOLD.recaptures).length, "reason")) : make("span", {className: "good"}, "nothing"),
       make("span", {}, linkTo("captures", "what had changed"))),
     parityCard(),
-    longest ? card("Takes longest", longest.name.replace(/^aten\./, ""), `in ${longest.phase}: ${time(longest.compiled_seconds)} in ${count(longest.num_compiled, "call")}`) : null,
+    longest ? card("Takes longest", shortName(longest.name), `in ${longest.phase}: ${time(longest.compiled_seconds)} in ${count(longest.num_compiled, "call")}`) : null,
   ];
   fill("cards", ...cards, dtypeCard(ops), ...DATA.notes.map(note => card("Not found out", "", note)));
 }
@@ -58,7 +59,7 @@ function dtypeCard(ops) {
     });
     rows.push(make("h4", {}, phase), make("fieldset", {}, make("legend", {className: "hidden"}, phase), ...buttons));
   }
-  return make("div", {className: "card"}, make("h3", {}, "Dtypes of the ops"), ...rows);
+  return make("div", {className: "card wide", id: "dtype-card"}, make("h3", {}, "Dtypes of the ops: choose one to list them"), ...rows);
 }
 
 function showMemory() {
@@ -69,11 +70,12 @@ function showMemory() {
     "What a kernel needs only while it runs is not seen, nor what eager makes between the graphs."));
   const byRole = Object.entries(MEMORY.num_bytes).map(([role, series]) => [role, series[MEMORY.peak] ?? 0]).filter(([, bytes]) => bytes);
   const kept = DATA.graphs.flatMap(graph => graph.num_runs ? graph.saved.map(saved => [graph, saved]) : []).sort((a, b) => b[1].value.num_bytes - a[1].value.num_bytes);
-  const columns = [{title: "what"}, {title: "kind"}, {title: "size", right: true}, {title: "line"}];
-  const alive = ([name, role, bytes, op, place]) => [op === null ? name : opLink(OPS[op], name), role, size(bytes), place];
+  const columns = [{title: "what"}, {title: "kind"}, {title: "size", right: true}, {title: "module"}, {title: "line"}];
+  const alive = ([name, role, bytes, op, line]) => [op === null ? name : opLink(OPS[op], name), role, size(bytes), op === null ? "" : OPS[op].module,
+    line ? make("span", {title: line[3]}, fileOf(line)) : ""];
   const savedColumns = [{title: "tensor"}, {title: "size", right: true}, {title: "needed by"}, {title: "graph"}];
   const saved = ([graph, each]) => [make("span", {}, dtypeChip(each.value.dtype), make("code", {}, ` ${each.value.name} ${shapeOf(each.value)}`)),
-    size(each.value.num_bytes), each.needed_by.join(", "), graph.name];
+    size(each.value.num_bytes), each.needed_by.join(", "), partName(graph)];
   fill("alive", make("div", {className: "pair stack"},
     make("div", {className: "card"}, make("h3", {}, "Alive at the peak"),
       table("By kind", [{title: "kind"}, {title: "size", right: true}], byRole.map(([role, bytes]) => [role, size(bytes)])),
@@ -84,7 +86,7 @@ function showMemory() {
 
 function showTime() {
   fill("time-text", make("p", {className: "hint"}, `The whole step takes ${time(TIMES.eager)} in eager and ${time(TIMES.compiled)} compiled (medians of ${TIMES.num_runs}, nothing else around); `,
-    `the first one took ${time(TIMES.first)}, compiling included. Single calls are timed one by one, each called from Python, in eager and in graphs alike: some microseconds of each figure are that. `,
+    `the first one took ${time(TIMES.first)}, compiling included. Single calls are timed one by one, each called from Python, in eager and in graphs alike, the least of three times: some microseconds of each figure are that. `,
     "gradc runs a graph's calls without Python between them: that figure stands under graphs."));
   const graphs = DATA.graphs.map((graph, index) => [graph, OPS.filter(op => op.graph === index)]).filter(([graph]) => graph.num_runs);
   const graphColumns = [{title: "graph"}, {title: "ops", right: true}, {title: "runs", right: true}, {title: "gradc, as a whole", right: true},

@@ -5,13 +5,18 @@ const CHUNK = 100;  // the most children of a group; of more, each hundred gets 
 const treeElements = new Map();  // index of an op -> its button, once it has been made
 const opened = new Map();  // index of an op -> the groups around it, outermost first
 
+// Within its tree: "region 4", "segment 0 of region 4".
+function partName(graph) {
+  return graph.region ? graph.name.replace(/^forward of |^backward of /, "") : graph.name;
+}
+
 function newGroup(name, kind) {
   return {name, kind, children: [], ops: [], element: null};
 }
 
 // Ops in their order: those in a row that share a module stand in a group, which again has groups for the parts of the module.
 function treeOf(graph, indices) {
-  const root = newGroup(graph.name, "graph");
+  const root = newGroup(partName(graph), "graph");
   const stack = [root];
   let path = [];
   for (const index of indices) {
@@ -74,7 +79,8 @@ function secondsOf(ops) {
 }
 
 function groupElement(group) {
-  const title = group.kind === "graph" ? make("strong", {className: "name"}, group.name) : make("span", {className: "name"}, group.name);
+  const title = make(group.kind === "graph" ? "strong" : "span", {className: "name"}, group.name);
+  if (group.note) title.append(make("span", {className: "note"}, ` ${group.note}`));
   const seconds = secondsOf(group.ops);
   const summary = make("summary", {}, title, make("span", {className: "number"}, count(group.ops.length, "op")), mixOf(group.ops),
     make("span", {className: "number time"}, seconds ? time(seconds) : ""));
@@ -84,7 +90,9 @@ function groupElement(group) {
   group.fill = () => {
     if (!children.hasChildNodes()) children.append(...group.children.map(child => child.children ? groupElement(child) : opElement(child)));
   };
-  element.addEventListener("toggle", () => element.open && group.fill());
+  summary.addEventListener("click", group.fill);
+  summary.fill = group.fill;
+  element.addEventListener("toggle", () => element.open && group.fill());  // the browser's own search opens it, too
   return element;
 }
 
@@ -104,18 +112,29 @@ function fillTree(element, phase) {
   const isRun = index => byGraph[index].some(each => OPS[each].calls);
   const indices = DATA.graphs.map((graph, index) => index).filter(index => DATA.graphs[index].phase === phase && byGraph[index].length);
   const order = [...indices.filter(isRun), ...indices.filter(index => !isRun(index))];
+  const groups = [];
   for (const index of order) {
     const group = treeOf(DATA.graphs[index], byGraph[index]);
-    group.name += isRun(index) ? "" : " (not run in the measured step)";
+    groups.push(group);
+    if (!isRun(index)) group.note = "not in the measured step";
     const remember = (inner, path) => inner.children.forEach(child =>
       child.children ? remember(child, [...path, child]) : opened.set(child.index, path));
     remember(group, [group]);
     element.append(groupElement(group));
   }
   if (!order.length) element.append(make("p", {className: "hint"}, `gradc made no graph of ${phase}. See Captures for the reason.`));
-  const only = element.querySelector("details");
-  if (only) only.open = true;
+  openLargest(groups);
   element.addEventListener("keydown", event => walk(element, event));
+}
+
+// What there is to see at first: the largest graph, and its parts down to where there are several.
+function openLargest(groups) {
+  let group = groups.reduce((best, each) => !best || each.ops.length > best.ops.length ? each : best, null);
+  while (group) {
+    group.fill();
+    group.element.open = true;
+    group = group.children.length === 1 && group.children[0].children ? group.children[0] : null;
+  }
 }
 
 // Opens what is around an op.
@@ -154,8 +173,10 @@ function scrollInside(element) {
   if (top < 0 || top > frame.clientHeight - 40) frame.scrollTop += top - frame.clientHeight / 2;
 }
 
+// Not inside of a group that is closed. (What is in one still has a box in Chromium, so that it can be found by the browser.)
 function isShown(element) {
-  return element.getClientRects().length > 0;
+  const inside = element.tagName === "SUMMARY" ? element.parentElement.parentElement : element;
+  return inside.closest("details:not([open])") === null;
 }
 
 function walk(tree, event) {
@@ -172,7 +193,10 @@ function walk(tree, event) {
   else if (event.key === "End") next = rows[rows.length - 1];
   else if (event.key === "ArrowRight") {
     if (group && group.open) next = rows[at + 1];
-    else if (group) group.open = true;
+    else if (group) {
+      current.fill();
+      group.open = true;
+    }
   } else if (event.key === "ArrowLeft") {
     if (group && group.open) group.open = false;
     else if (parent) next = parent.querySelector("summary");
