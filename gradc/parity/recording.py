@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         operands = tuple(map(_operand, read))
         node, where = self._place()
-        has_autocast = torch.is_autocast_enabled(read[0].device.type) if read else False
+        has_autocast = any(map(_has_autocast, read[:1]))
         result = func(*args, **(kwargs or {}))
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         is_view = func.is_view or func._schema.name in _ALIASES
@@ -122,6 +122,11 @@ class Recorder(TorchDispatchMode):
             self._num_bytes += tensor.numel() * tensor.element_size()
             if self._num_bytes <= _MOST_BYTES:
                 yield Value(tensor.detach().clone(), Stage.OUTPUT)  # without its traits, which below autograd are others
+
+
+def _has_autocast(tensor: Tensor) -> bool:
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _apart(leaves: list[Any]) -> tuple[list[Tensor], str]:
