@@ -40,7 +40,7 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
     - ``fallbacks``: what gradc ran eagerly, by its reason, once for each call of that part.
     - ``uncompiled``: what Dynamo gave to no graph, by its reason, once for each call that came there: a graph break, or a
       function that was not compiled, as after the recompile limit (of one function, the first thousand calls). Functions
-      without a tensor or a name of torch in them are in neither.
+      that reach no tensor, or calculate nothing themselves, are in neither.
     - ``stats``: ``unique_graphs``: graphs compiled and backward passes captured; ``calls run eagerly to compare``: those
       that were timed beside compiled ones.
     - ``aot``: ``backward_compiles``: backwards compiled, one for each segment and state it was called in.
