@@ -262,3 +262,28 @@ def verified(compile: Compiler, device: Device) -> Any:
     for _ in range(4):
         step(constant(device, 4, 4), w, b).square().sum().backward()
     return w, b
+
+
+@program(num_devices=2)
+def another_device_is_current(compile: Compiler, device: Device) -> Any:
+    x, w, b = leaf(device, 4, 4), leaf(device, 4, 4), leaf(device, 4)
+    step = compile(affine)
+    with torch.get_device_module(device).device(other(device).index):
+        y = step(x, w, b).square().sum()
+        y.backward()
+        made = torch.ones(3, device=device.type)
+    return x, w, b, y, made, made.device.index
+
+
+@program()
+def moved_while_compiled(compile: Compiler, device: Device) -> Any:
+    """A module that goes from the host to the device, and back."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    step = compile(net)
+    losses = []
+    for place in (torch.device("cpu"), device, torch.device("cpu")):
+        net.to(place)
+        loss = step(constant(place, 3, 4)).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+    return net, losses
