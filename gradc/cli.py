@@ -91,7 +91,8 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_explain)
     command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
     command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
-    command.add_argument("--time", action="store_true", help="run it up to 300 times: is it faster compiled, or eagerly?")
+    timed = "run it up to 300 times: what takes time, and is it faster compiled, or eagerly?"
+    command.add_argument("--time", action="store_true", help=timed)
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:

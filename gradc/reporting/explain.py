@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
@@ -19,14 +20,17 @@ from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.api import compile
 from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
-from gradc.frontend.pays import verdict_of
+from gradc.frontend.pays import forget_verdicts, verdict_of
 from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Event, Fallback, Graph, Uncompiled, listening
 from gradc.parity.observe import copies, differentiate
 from gradc.text_table import table
 from gradc.torch_private.dynamo import compilations, is_compiled
+from gradc.traces.compile_time import CompileTime, compile_time_of
+from gradc.traces.times import StepTimes, step_times
 
 _MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
+_PROFILED_RUNS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +41,13 @@ class GraphBreak:
         reason: the name under which it is counted, and what was met.
         where: the user's line, or "".
         advice: what to write instead, or "".
+        share: which part of a step passes there, in Python, from 0 to 1; None where that was not measured.
     """
 
     reason: str
     where: str
     advice: str = ""
+    share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +56,13 @@ class Explanation:
 
     Attributes:
         graphs: the regions that make calls, in the order in which they were made.
-        graph_breaks: where Dynamo ended a graph; Python runs in between.
+        graph_breaks: where Dynamo ended a graph, each once; Python runs in between. The slowest first, where that was measured.
         fallbacks: what ran eagerly, with the reason; one entry per occurrence. Functions that Dynamo did not compile once.
         recaptures: what was captured or compiled again, and what had changed.
         verdict: what ran faster in the program's own calls before, compiled or eager, with both figures; None if those were
             too few to tell (some hundred).
+        compile_time: the seconds of the first run beyond the second, by phase.
+        times: where the time of a step goes, if that was asked for.
     """
 
     graphs: tuple[Graph, ...]
@@ -62,11 +70,13 @@ class Explanation:
     fallbacks: tuple[Fallback, ...]
     recaptures: tuple[str, ...]
     verdict: Verdict | None = None
+    compile_time: CompileTime | None = None
+    times: StepTimes | None = None
 
     def __str__(self) -> str:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
         head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
-        return "\n".join([head, *self._verdict(), *self._graphs(), *self._rest()])
+        return "\n".join([head, *self._verdict(), *self._times(), *self._graphs(), *self._rest()])
 
     def to_dict(self) -> dict[str, Any]:
         """Texts, numbers, lists and dictionaries only, as for JSON. What ran eagerly more than once stands there once."""
@@ -77,11 +87,20 @@ class Explanation:
             "fallbacks": [dataclasses.asdict(found) | {"times": times[found]} for found in times],
             "recaptures": [*self.recaptures],
             "verdict": None if verdict is None else dataclasses.asdict(verdict) | {"chosen": verdict.chosen.value},
+            "compile_time": None if self.compile_time is None else dataclasses.asdict(self.compile_time),
         }
 
     def _verdict(self) -> Iterator[str]:
         if self.verdict is not None:
             yield f"\nruns {'eagerly' if self.verdict.chosen is Arm.EAGER else 'compiled'}: {self.verdict}"
+
+    def _times(self) -> Iterator[str]:
+        """Only where times were asked for, so that the text of a function is always the same."""
+        if self.times is None:
+            return
+        yield f"\n{self.compile_time}"
+        backward, breaks = self.times.backward, sum(self.times.breaks.values())
+        yield f"of a step, profiled: {backward:.0%} in compiled backwards, {breaks:.0%} at graph breaks"
 
     def _graphs(self) -> Iterator[str]:
         if not self.graphs:
@@ -99,7 +118,8 @@ class Explanation:
     def _rest(self) -> Iterator[str]:
         for graph_break in self.graph_breaks:
             advice = f"\n  {graph_break.advice}" if graph_break.advice else ""
-            yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where) + advice
+            share = f"\n  {graph_break.share:.0%} of a step passes here" if graph_break.share is not None else ""
+            yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where) + advice + share
         for found in dict.fromkeys(self.fallbacks):
             times = self.fallbacks.count(found)
             text = f"{found.kind}: {found.detail}" if found.detail else found.kind
@@ -121,8 +141,9 @@ def explain(
         function: a function or a module; one that gradc.compile returned is explained as it was compiled. It may be a
             whole step: backward runs from those results only that still have a graph.
         backend: for a function that is not compiled yet.
-        is_timed: go on to run it, up to 300 times, until it is clear whether it is faster compiled or eagerly. What a step
-            changes beside its arguments it changes as often.
+        is_timed: go on to run it: under torch.profiler, to see how much of a step passes at each graph break, then up to 300
+            times, until it is clear whether it is faster compiled or eagerly. What a step changes beside its arguments it
+            changes as often.
 
     Returns:
         A function of the arguments (tensors of any dtype and shape, modules and others: they are copied for each run) that
@@ -137,18 +158,24 @@ def explain(
         verdict = verdict_of(function)
         reset()
         known = compilations()
+        step, _ = copies(compiled, args)
         with listening() as events:
-            _run_on_copies(compiled, args)
-            first = len(events)
-            _run_on_copies(compiled, args)
-        verdict = _verdict_of_runs(compiled, args) if is_timed else verdict
-        return explanation_of(events, first, known, verdict)
+            first_seconds, first = _run_on_copies(step, args), len(events)
+            compile_time = compile_time_of(_new(known), first_seconds, _run_on_copies(step, args))
+        times = _profiled(step, args) if is_timed else None
+        verdict = _verdict_of_runs(step, args) if is_timed else verdict
+        return explanation_of(events, first, known, verdict, compile_time, times)
 
     return run
 
 
 def explanation_of(
-    events: Sequence[Event], num_first: int, known: Sequence[Any], verdict: Verdict | None = None
+    events: Sequence[Event],
+    num_first: int,
+    known: Sequence[Any],
+    verdict: Verdict | None = None,
+    compile_time: CompileTime | None = None,
+    times: StepTimes | None = None,
 ) -> Explanation:
     """What was told while a function ran some times.
 
@@ -157,27 +184,53 @@ def explanation_of(
         num_first: how many of them its first run told.
         known: ``compilations()`` before it.
     """
-    new = [done for done in compilations() if not any(done is old for old in known)]
     return Explanation(
         graphs=tuple(event.what for event in events if isinstance(event.what, Graph) and event.what.num_calls > 0),
-        graph_breaks=tuple(_graph_break(event.what) for event in events if _is_break(event.what)),
+        graph_breaks=_graph_breaks(events, times),
         fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
         recaptures=(
-            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in new if done.recompile_reason),
+            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in _new(known) if done.recompile_reason),
             *(str(event.what) for event in events[num_first:] if event.artifact == "recompiles"),
         ),
         verdict=verdict,
+        compile_time=compile_time,
+        times=times,
     )
+
+
+def _new(known: Sequence[Any]) -> list[Any]:
+    """What Dynamo compiled since it had compiled what is known."""
+    return [done for done in compilations() if not any(done is old for old in known)]
 
 
 def _dicts(found: Sequence[Any]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in found]
 
 
-def _run_on_copies(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    _, given = copies(compiled, args)
+def _run_on_copies(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
+    """The seconds that it took. A module is copied once, by whoever calls: another copy would be compiled anew."""
+    return _run(step, _copied(args))
+
+
+def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return copies(_run, args)[1]
+
+
+def _run(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
+    start = time.perf_counter()
     with torch.random.fork_rng():
-        differentiate(compiled(*given))
+        differentiate(step(*args))
+    return time.perf_counter() - start
+
+
+def _profiled(step: Callable[..., Any], args: tuple[Any, ...]) -> StepTimes:
+    given = [_copied(args) for _ in range(_PROFILED_RUNS)]
+
+    def once() -> None:
+        forget_verdicts()  # or a trial would begin, and run some of the calls eagerly
+        _run(step, given.pop())
+
+    return step_times(once, _PROFILED_RUNS)
 
 
 def _verdict_of_runs(compiled: Callable[..., Any], args: tuple[Any, ...]) -> Verdict | None:
@@ -192,8 +245,14 @@ def _is_break(what: object) -> TypeGuard[Uncompiled]:
     return isinstance(what, Uncompiled) and what.is_break
 
 
-def _graph_break(found: Uncompiled) -> GraphBreak:
-    return GraphBreak(f"{found.kind}: {found.detail}" if found.detail else found.kind, found.where, found.advice)
+def _graph_breaks(events: Sequence[Event], times: StepTimes | None) -> tuple[GraphBreak, ...]:
+    found = dict.fromkeys(event.what for event in events if _is_break(event.what))
+    breaks = (_graph_break(each, None if times is None else times.breaks.get(each, 0.0)) for each in found)
+    return tuple(sorted(breaks, key=lambda each: -(each.share or 0.0)))
+
+
+def _graph_break(found: Uncompiled, share: float | None) -> GraphBreak:
+    return GraphBreak(f"{found.kind}: {found.detail}" if found.detail else found.kind, found.where, found.advice, share)
 
 
 def _fallback(what: object) -> Fallback | None:

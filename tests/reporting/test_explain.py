@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -157,3 +158,48 @@ def test_to_dict_is_json():
     assert fallback["times"] == 2 and "torch.cond" in fallback["where"]
     graph = explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)).to_dict()["graphs"][0]
     assert graph["num_calls"] == 4 and [cut["num_nodes"] for cut in graph["segments"]] == [2, 1, 1]
+
+
+def breaks_twice(x):
+    for _ in range(2):
+        x = breaks(x)
+    return x
+
+
+def test_each_graph_break_stands_there_once():
+    found = explained(breaks_twice, torch.ones(3, requires_grad=True))
+    assert len(found.graph_breaks) == 1 and str(found).count("\ngraph break: ") == 1
+
+
+def test_how_long_compiling_took():
+    found = explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True))
+    phases = found.compile_time
+    assert phases.dynamo > 0 < phases.forward and phases.rest >= 0
+    assert str(phases) not in str(found)  # which is the same each time
+    assert found.to_dict()["compile_time"]["dynamo"] == phases.dynamo
+
+
+def sleeps(x):
+    y = breaks(x)
+    time.sleep(0.01)
+    return y.exp()
+
+
+def test_where_times_are_measured_graph_breaks_say_what_passes_there():
+    found = gradc.explain(sleeps, is_timed=True)(torch.ones(3, requires_grad=True))
+    slow, *others = found.graph_breaks
+    assert slow.where.endswith("code: time.sleep(0.01)") and slow.share > 0.5
+    assert [other.share < 0.5 for other in others] == [True]
+    text = str(found)
+    assert f"\n  {slow.share:.0%} of a step passes here\n" in text and f"\n{found.compile_time}\nof a step, profiled: " in text
+    assert json.loads(json.dumps(found.to_dict()["graph_breaks"]))[0]["share"] == slow.share
+
+
+def test_a_module_is_left_alone():
+    module = nn.BatchNorm1d(3)
+    explained(module, torch.randn(4, 3))
+    assert module.weight.grad is None and module.num_batches_tracked == 0
+
+
+def test_another_call_of_a_module_is_no_recapture():
+    assert explained(nn.Linear(3, 2), torch.ones(4, 3)).recaptures == ()
