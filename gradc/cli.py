@@ -1,4 +1,4 @@
-"""The command line: ``gradc demo | check | explain | report | env | bench``.
+"""The command line: ``gradc demo | check | explain | report | programs | env | bench``.
 
     main: list of arguments -> exit status
 
@@ -27,6 +27,7 @@ from gradc.parity.check import check_script, check_with
 from gradc.parity.report import Report
 from gradc.reporting.explain import explain
 from gradc.reporting.report import report_with
+from gradc.traces.programs import programs
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEFAULT_BENCHMARK = "steps"
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     _add_check(commands.add_parser("check", help="compare a function of yours, compiled, with eager, tensor by tensor"))
     _add_explain(commands.add_parser("explain", help="say what gradc makes of a function of yours, and what ran eagerly"))
     _add_report(commands.add_parser("report", help="write a page of HTML about a step of yours: graphs, memory, times, parity"))
+    _add_programs(commands.add_parser("programs", help="save what is captured of a function of yours as Python files"))
     env = commands.add_parser("env", help="say what gradc runs on: versions, extension, CPU; for bug reports")
     env.set_defaults(run=run_env)
     # Another prefix than "-", so that what follows, --help too, is left to the benchmark.
@@ -105,6 +107,14 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-check", action="store_true", help="leave out the parity with eager")
 
 
+def _add_programs(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_programs)
+    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    command.add_argument("--output", default="programs", metavar="FOLDER", help="for the files; default: %(default)s")
+    command.add_argument("--with-inputs", action="store_true", help="save what each is called with, not random numbers")
+    command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
+
+
 def _add_bench(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_bench)
     command.add_argument("words", nargs="*", help="a benchmark's name and its arguments, or arguments of the default one")
@@ -155,6 +165,14 @@ def run_report(options: argparse.Namespace) -> int:
         step = load_function(options.target, "report")
         found = report_with(redirection, options.output, step, (), options.steps, is_checked=not options.no_check)
     print(f"{options.output}: {len(found.graphs)} graphs, {len(found.ops)} ops. Open it in a browser; it needs no network.")
+    return 0
+
+
+def run_programs(options: argparse.Namespace) -> int:
+    step, folder = load_function(options.target, "programs"), Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for program in programs(step, backend=options.backend or DEFAULT_BACKEND, with_inputs=options.with_inputs)():
+        print(f"{program.save(folder / f'{program.name}.py')}: {len(program.program.instructions)} calls")
     return 0
 
 

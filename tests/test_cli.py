@@ -101,6 +101,16 @@ def test_explain(step_file, capsys):
     assert capsys.readouterr().out.startswith("0 graphs, 0 graph breaks, 0 fallbacks, ")
 
 
+@pytest.mark.parametrize("words", [[], ["--with-inputs"]])
+def test_programs(step_file, tmp_path, capsys, words):
+    assert main(["programs", f"{step_file}:right", "--output", str(tmp_path / "saved"), *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0].endswith(".py: 5 calls")
+    assert len(list((tmp_path / "saved").glob("*.py"))) == 2 and len(list((tmp_path / "saved").glob("*.pt"))) == 2 * len(words)
+    made = subprocess.run([sys.executable, lines[0].partition(":")[0]], capture_output=True, text=True)
+    assert made.stdout.startswith("tensor("), made.stderr
+
+
 def test_check_lists_the_functions_there_are(step_file, capsys):
     assert main(["check", f"{step_file}:left"]) == 2
     assert "has no function 'left'. It has: right, count, raises." in capsys.readouterr().err
