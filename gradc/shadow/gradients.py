@@ -143,7 +143,8 @@ class _Watch:
             self._leave_out(reason, current.is_differentiable)
 
     def _why_left_out(self, grads: Sequence[Tensor | None]) -> str:
-        if any(other.is_compared for other in self.passes.values()):
+        others = [reference() for reference in self.passes.valuerefs()]  # values() is a generator: Dynamo would say so
+        if any(other is not None and other.is_compared for other in others):
             return "passes through one graph at once"
         return self.reason or unsupported_mode() or ("batched gradients" if _are_batched(grads) else "")
 

@@ -160,3 +160,11 @@ def test_gradients_that_are_added_to_others_are_verified_behind_a_formula_in_pyt
     x.grad, w.grad = torch.ones(3), torch.ones(3)
     gradc.compile(lambda x, w: Doubled.apply(x) * w, options=VERIFY)(x, w).sum().backward()
     assert counted() == {"calls": 1, "backwards": 1}
+
+
+def test_a_backward_compiled_as_one_graph_may_be_watched():
+    """Dynamo met a generator of Python's library that gradc's own hook called, and fullgraph=True made an error of it."""
+    x, w = leaves(4)
+    loss = gradc.compile(lambda x, w: (x * w).sin().sum(), options=VERIFY)(x, w)
+    gradc.compile(lambda: loss.backward(), fullgraph=True)()
+    assert not gradc.counters["uncompiled"] and not gradc.counters["fallbacks"]
