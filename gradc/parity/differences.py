@@ -26,6 +26,7 @@ from gradc.parity.ulps import Histogram, histogram, is_measured
 from gradc.shadow.arrivals import compared_traits
 
 _MOST_STEPS, _MOST = 1024, 1 / 16
+_MOST_LETTERS = 40  # of a value that is no tensor, as a generator's state
 _STEPS_OF_SCALE = 4
 _MISSING = object()
 ZEROS = "zeros instead of None"
@@ -193,4 +194,5 @@ def _largest(eager: Any, compiled: Any) -> float | None:
 def _in_words(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return "nothing" if value is _MISSING else repr(value)
+    text = "nothing" if value is _MISSING else repr(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."

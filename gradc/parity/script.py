@@ -172,7 +172,7 @@ def _as_main(path: Path, words: Sequence[str]) -> Iterator[None]:
         sys.argv = argv
         sys.path.remove(folder)
         for name in {*sys.modules} - known:
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+            if folder in map(str, Path(getattr(sys.modules[name], "__file__", None) or "").parents):
                 del sys.modules[name]
 
 

@@ -1,6 +1,7 @@
 """gradc check of a whole training script, as it is."""
 
 import json
+import sys
 
 import pytest
 
@@ -142,3 +143,17 @@ for _ in range(2):
     assert main(["check", path, "--steps", "4", "--against", "aot_eager", "--json"]) in (0, 1)
     report = json.loads(capsys.readouterr().out)
     assert report["num_steps"] == 4 and report["num_compiled"] >= 2 and report["kind"] != "wrong"
+
+
+def test_random_numbers_that_only_an_import_draws(script, tmp_path, capsys):
+    """The first run alone imports what lies elsewhere: the two in eager seemed to differ."""
+    library = tmp_path.parent / f"{tmp_path.name}_library"
+    library.mkdir()
+    (library / "drawing.py").write_text("import random\nrandom.random()\n")
+    text = f"import sys\nsys.path.append({str(library)!r})\nimport drawing\n" + SCRIPT.replace("COMPILED", "model")
+    try:
+        assert main(["check", script(text), "--steps", "2", "--words=--epochs 3"]) == 0
+    finally:
+        sys.modules.pop("drawing", None)
+        sys.path[:] = [folder for folder in sys.path if folder != str(library)]
+    assert "not reproducible" not in capsys.readouterr().out
