@@ -9,10 +9,12 @@ they are the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +24,18 @@ from gradc.reporting.storages import Storages
 from gradc.torch_private.fakes import is_fake
 
 Place = TypeVar("Place")
+
+
+def clock() -> float:
+    """The time in seconds, once all that was asked of an accelerator is done."""
+    if _has_accelerator():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +101,9 @@ class timing(TorchDispatchMode, Generic[Place]):
         if any(map(is_fake, given)):
             return op(*args, **kwargs)
         phase, place = self._place(op)
-        start = time.perf_counter()
+        start = clock()
         result = op(*args, **kwargs)
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
         made = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
         self._log.add(Call(str(op), phase, seconds, tuple(map(Made.of, made)), place), given, made)
         return result

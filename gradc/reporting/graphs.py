@@ -74,7 +74,7 @@ class Described:
             region, segment = self.programs.region_of(found)
             name = f"backward of segment {segment} of {region}" if found.is_backward else f"forward of {region}"
             yield Graph(
-                name if region else found.program.name,
+                name if region else f"piece of a captured backward pass ({found.program.name})",
                 found.phase,
                 region,
                 segment,

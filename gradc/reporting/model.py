@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator
 from typing import Any
 
 from gradc.parity.report import Report
@@ -227,10 +226,6 @@ class StepReport:
         parts = {name: _plain(getattr(self, name)) for name in _PLAIN}
         parity = None if self.parity is None else self.parity.to_dict()
         return parts | {"explanation": self.explanation.to_dict(), "parity": parity}
-
-    def ops_of(self, graph: int) -> Iterator[int]:
-        """The indices of a graph's ops."""
-        return (index for index, op in enumerate(self.ops) if op.graph == graph)
 
 
 _PLAIN = ("title", "versions", "num_steps", "graphs", "ops", "memory", "eager_memory", "times", "notes")

@@ -11,8 +11,10 @@ from __future__ import annotations
 import html
 import importlib.util
 import json
+import math
 from collections.abc import Hashable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from gradc.errors import GradcError
@@ -42,9 +44,9 @@ def page_of(report: StepReport) -> str:
     parts = {
         "TITLE": html.escape(report.title),
         "STYLE": _text("page.css"),
-        "DATA": _in_script(json.dumps(_data(report), separators=(",", ":"))),
+        "DATA": _in_script(json.dumps(_finite(_data(report)), separators=(",", ":"), allow_nan=False)),
         "SCRIPT": "\n".join(map(_text, _SCRIPTS)),
-        "PLOTLY": get_plotlyjs(),
+        "PLOTLY": get_plotlyjs().replace("</script", "<\\/script"),
     }
     pieces = _text("page.html").split("@@")  # every other piece is a name
     return "".join(parts[piece] if position % 2 else piece for position, piece in enumerate(pieces))
@@ -57,6 +59,15 @@ def _text(name: str) -> str:
 def _in_script(text: str) -> str:
     """JSON that can stand in a script element, whatever its strings hold."""
     return text.replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    """None for an infinity or a NaN, as a largest difference may be: JSON has none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Table:
@@ -110,7 +121,12 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 
 def _line(line: Line | None) -> list[Any] | None:
-    return None if line is None else [line.path, line.number, line.function, line.code]
+    """A file in the working directory by its path from there, as in what one types."""
+    if line is None:
+        return None
+    path = Path(line.path)
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return [str(short), line.number, line.function, line.code]
 
 
 def _short(seconds: float | None) -> float | None:

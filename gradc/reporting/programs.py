@@ -14,7 +14,6 @@ import enum
 import functools
 import math
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,10 +24,11 @@ from gradc.executor import interpret, is_plan
 from gradc.ir.program import Program
 from gradc.journal import Event
 from gradc.journal import Graph as Told
-from gradc.reporting.calls import Log, Made, timing
+from gradc.reporting.calls import Log, Made, clock, timing
 from gradc.reporting.model import Phase
 from gradc.reporting.storages import Block
 
+_PIECE = "compiled_autograd"  # the name of a piece of a captured backward pass, which is of no one region
 _BACKWARD = re.compile(r"backward of segment (\d+) of (.*)")
 
 
@@ -62,7 +62,7 @@ class Watched:
 
     @property
     def is_backward(self) -> bool:
-        return self.program.name.startswith("backward")
+        return self.program.name.startswith(("backward", _PIECE))
 
     @property
     def phase(self) -> Phase:
@@ -134,11 +134,11 @@ class Programs:
             if found.is_backward and is_plan(run):
                 self._handed_over.append((len(self.log.calls), [block for block in given if block is not None]))
             return outputs
-        start = time.perf_counter()
+        start = clock()
         outputs = run(inputs)
         if self.measure is Measure.WHOLE:
             found.num_runs += 1
-            found.seconds += time.perf_counter() - start
+            found.seconds += clock() - start
         return outputs
 
     def region_of(self, found: Watched) -> tuple[str, int | None]:

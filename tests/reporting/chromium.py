@@ -19,7 +19,7 @@ import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PROGRAM = os.environ.get("CHROMIUM") or next((found for name in NAMES if (found := shutil.which(name))), None)
-SECONDS = 30.0  # for anything to happen
+SECONDS = 120.0  # for anything to happen, on a busy machine
 _CODES = {"ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Enter": 13, "Escape": 27, "Home": 36}
 _BOX = "(e => (e.scrollIntoView({block: 'center', behavior: 'instant'}), e.getBoundingClientRect().toJSON()))(%s)"
 _TOP = "(e => (e.scrollIntoView({behavior: 'instant'}), window.scrollY))(%s)"
@@ -30,11 +30,15 @@ class Page:
 
     def __init__(self) -> None:
         assert PROGRAM is not None, "there is no Chromium"
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1500,1000")
         command = [PROGRAM, *options, f"--user-data-dir={self._folder.name}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._socket = websocket.create_connection(self._address(), suppress_origin=True, timeout=SECONDS)
+        try:
+            self._socket = websocket.create_connection(self._address(), suppress_origin=True, timeout=SECONDS)
+        except BaseException:
+            self._end()
+            raise
         self._numbers = itertools.count(1)
         self.problems: list[str] = []
         self.requests: list[str] = []
@@ -55,9 +59,12 @@ class Page:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._socket.close()
+        self._end()
+
+    def _end(self) -> None:
         self._process.terminate()
         self._process.wait(SECONDS)
-        shutil.rmtree(self._folder.name, ignore_errors=True)
+        self._folder.cleanup()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)

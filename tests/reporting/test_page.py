@@ -1,12 +1,16 @@
 """The page of a report, without a browser: one file that loads nothing, with all that the report says in it."""
 
+import dataclasses
 import json
+import math
 import re
 from html.parser import HTMLParser
 
 import pytest
 
 from gradc.errors import GradcError
+from gradc.parity.differences import Difference
+from gradc.parity.report import Report
 from gradc.reporting.page import page_of
 from tests.reporting.synthetic import SHARP, synthetic
 
@@ -82,6 +86,13 @@ def test_it_is_made_for_people_who_do_not_see_it_and_for_light_and_dark(page, el
 def test_ten_thousand_ops_are_a_few_megabytes():
     data = Elements(page_of(synthetic(10_000))).texts["data"]
     assert len(json.loads(data)["ops"]) == 10_000 and len(data) < 4_000_000
+
+
+def test_differences_without_bounds_are_no_numbers_of_json():
+    differences = tuple(Difference("w", "1", "2", largest) for largest in (math.inf, math.nan, 0.5))
+    data = Elements(page_of(dataclasses.replace(synthetic(50), parity=Report(3, differences)))).texts["data"]
+    found = json.loads(data, parse_constant=lambda text: pytest.fail(text))["parity"]["differences"]
+    assert [each["largest"] for each in found] == [None, None, 0.5]
 
 
 def test_without_plotly_it_says_what_to_install(monkeypatch):

@@ -79,10 +79,10 @@ function drawFlames() {
   const nodes = [...flames()];
   const slower = nodes.map(([, node]) => node.eager ? Math.max(-1, Math.min(1, Math.log2(node.ours / node.eager))) : 0);
   const trace = {type: "icicle", ids: nodes.map(([id]) => id), labels: nodes.map(([, node]) => node.label), parents: nodes.map(([, node]) => node.parent),
-    values: nodes.map(([, node]) => node.ours), customdata: nodes.map(([, node]) => node.eager), branchvalues: "total", maxdepth: 6, tiling: {orientation: "v"}, sort: true,
+    values: nodes.map(([, node]) => node.ours), customdata: nodes.map(([, node]) => node.eager), branchvalues: "total", maxdepth: 6, tiling: {orientation: "v"}, sort: false,
     marker: {colors: slower, cmin: -1, cmid: 0, cmax: 1, colorscale: [[0, colour("--good")], [0.5, colour("--float32")], [1, colour("--bad")]], line: {width: 1, color: colour("--card")}},
     hovertemplate: "%{id}<br>%{value:.3g} ms; the same calls in eager %{customdata:.3g} ms<extra></extra>"};
-  return Plotly.react("flame-chart", [trace], layout({margin: {l: 5, r: 5, t: 25, b: 5}}), OPTIONS);
+  return Plotly.react("flame-chart", [trace], layout({margin: {l: 5, r: 5, t: 25, b: 5}, uniformtext: {minsize: 10, mode: "hide"}}), OPTIONS);
 }
 
 function drawOps() {

@@ -83,7 +83,10 @@ function longTable(caption, columns, items, limit, row) {
   const holder = make("div", {}, table(caption, columns, items.slice(0, limit).map(row)));
   if (items.length > limit) {
     const more = make("button", {type: "button"}, `Show all ${items.length.toLocaleString("en")}`);
-    more.addEventListener("click", () => holder.replaceChildren(table(caption, columns, items.map(row))));
+    more.addEventListener("click", () => {
+      holder.replaceChildren(table(caption, columns, items.map(row)));
+      holder.querySelector("tbody button")?.focus({preventScroll: true});
+    });
     holder.append(more);
   }
   return holder;

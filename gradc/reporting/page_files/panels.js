@@ -10,11 +10,12 @@ function linkTo(id, text) {
 }
 
 function card(title, figure, ...rest) {
-  return make("div", {className: "card"}, make("h3", {}, title), make("div", {className: "figure"}, figure), ...rest.map(each => make("p", {}, each)));
+  return make("div", {className: "card"}, make("h3", {}, title), make("div", {className: typeof figure === "string" && figure.length > 20 ? "figure long" : "figure"}, figure), ...rest.map(each => make("p", {}, each)));
 }
 
 function percent(ours, theirs) {
   if (theirs > 2 * ours) return `${(theirs / ours).toPrecision(2)} times as fast as eager`;
+  if (ours > 2 * theirs) return `takes ${(ours / theirs).toPrecision(2)} times as long`;
   const change = Math.round((theirs / ours - 1) * 100);
   return change === 0 ? "as fast as eager" : change > 0 ? `${change}% faster than eager` : `${-change}% slower than eager`;
 }
@@ -71,7 +72,7 @@ function showMemory() {
   const byRole = Object.entries(MEMORY.num_bytes).map(([role, series]) => [role, series[MEMORY.peak] ?? 0]).filter(([, bytes]) => bytes);
   const kept = DATA.graphs.flatMap(graph => graph.num_runs ? graph.saved.map(saved => [graph, saved]) : []).sort((a, b) => b[1].value.num_bytes - a[1].value.num_bytes);
   const columns = [{title: "what"}, {title: "kind"}, {title: "size", right: true}, {title: "module"}, {title: "line"}];
-  const alive = ([name, role, bytes, op, line]) => [op === null ? name : opLink(OPS[op], name), role, size(bytes), op === null ? "" : OPS[op].module,
+  const alive = ([name, role, bytes, op, line]) => [op === null ? name : opLink(OPS[op], name.replace(/^result of aten\./, "result of ").replace(/\.default$/, "")), role, size(bytes), op === null ? "" : OPS[op].module,
     line ? make("span", {title: line[3]}, fileOf(line)) : ""];
   const savedColumns = [{title: "tensor"}, {title: "size", right: true}, {title: "needed by"}, {title: "graph"}];
   const saved = ([graph, each]) => [make("span", {}, dtypeChip(each.value.dtype), make("code", {}, ` ${each.value.name} ${shapeOf(each.value)}`)),
@@ -86,7 +87,7 @@ function showMemory() {
 
 function showTime() {
   fill("time-text", make("p", {className: "hint"}, `The whole step takes ${time(TIMES.eager)} in eager and ${time(TIMES.compiled)} compiled (medians of ${TIMES.num_runs}, nothing else around); `,
-    `the first one took ${time(TIMES.first)}, compiling included. Single calls are timed one by one, each called from Python, in eager and in graphs alike, the least of three times: some microseconds of each figure are that. `,
+    `the first one took ${time(TIMES.first)}, compiling included${phases()}. Single calls are timed one by one, each called from Python, in eager and in graphs alike, the least of three times: some microseconds of each figure are that. `,
     "gradc runs a graph's calls without Python between them: that figure stands under graphs."));
   const graphs = DATA.graphs.map((graph, index) => [graph, OPS.filter(op => op.graph === index)]).filter(([graph]) => graph.num_runs);
   const graphColumns = [{title: "graph"}, {title: "ops", right: true}, {title: "runs", right: true}, {title: "gradc, as a whole", right: true},
@@ -105,6 +106,12 @@ function showTime() {
       make("div", {className: "card"}, longTable("Single ops, the slowest first", singleColumns, slowest.slice(0, 500), 15, single)))));
 }
 
+// Of the compile time, where that was told.
+function phases() {
+  const told = TOLD.compile_time;
+  return told ? `: Dynamo ${time(told.dynamo)}, forwards ${time(told.forward)}, backwards and all else ${time(told.rest)}` : "";
+}
+
 // Texts that differ in numbers only are one: [the first, all of them].
 function alike(texts) {
   const groups = new Map();
@@ -117,14 +124,17 @@ function alike(texts) {
 
 function showCaptures() {
   const breaks = alike(TOLD.graph_breaks.map(found => JSON.stringify(found))).map(([first, all]) => [JSON.parse(first), all.length]);
-  const breakColumns = [{title: "why"}, {title: "where"}, {title: "what to do"}, {title: "times", right: true}];
+  const isTimed = TOLD.graph_breaks.some(found => typeof found.share === "number");
+  const breakColumns = [{title: "why"}, {title: "where"}, {title: "what to do"}, isTimed ? {title: "part of the step", right: true} : null, {title: "times", right: true}].filter(Boolean);
+  const breakRow = ([found, times]) => [found.reason, make("code", {}, found.where), found.advice,
+    ...(isTimed ? [found.share === null ? "–" : `${Math.round(100 * found.share)}%`] : []), String(times)];
   const fallbackColumns = [{title: "why"}, {title: "what was met"}, {title: "where"}, {title: "times", right: true}];
   const again = alike(TOLD.recaptures);
   fill("captures-body", make("div", {className: "stack"},
     make("div", {className: "card"}, make("h3", {}, "Captured again"),
       ...(again.length ? again.map(([first, all]) => recapture(first, all)) : [make("p", {}, `Nothing, in ${count(DATA.num_steps, "step")}.`)])),
     make("div", {className: "card"}, make("h3", {}, "Graph breaks"), breaks.length
-      ? table("Where a graph ends; Python runs in between", breakColumns, breaks.map(([found, times]) => [found.reason, make("code", {}, found.where), found.advice, String(times)]))
+      ? table("Where a graph ends; Python runs in between", breakColumns, breaks.map(breakRow))
       : make("p", {}, "None.")),
     make("div", {className: "card"}, make("h3", {}, "Fallbacks"), TOLD.fallbacks.length
       ? table("What ran eagerly", fallbackColumns, TOLD.fallbacks.map(found => [found.kind, found.detail, make("code", {}, found.where), String(found.times)]))

@@ -54,7 +54,7 @@ function find(phase, dtype) {
   wantedDtypes.clear();
   setDtype(dtype, true);
   document.getElementById("filters").scrollIntoView();
-  document.getElementById("found").focus();
+  document.querySelector("#results tbody button")?.focus({preventScroll: true});
 }
 
 function found() {
