@@ -3,8 +3,8 @@
     collect: (redirection, step, arguments, number of steps) -> StepReport
 
     eager      timed as a whole; then each call recorded (eagerly.py)
-    compiled   its Programs watched (programs.py), what gradc tells heard; then timed, graph by graph, and call by call
-    compiled   again, with nothing around: timed as a whole
+    compiled   with nothing around: timed as a whole; then profiled, for what passes at graph breaks
+    compiled   again, its Programs watched (programs.py), what gradc tells heard; then timed, graph by graph, and call by call
     checked    as gradc.check does (parity/check.py)
 
 All runs begin with the same state. What is measured is the last of the steps: by then, what changes has changed.
@@ -13,6 +13,7 @@ All runs begin with the same state. What is measured is the last of the steps: b
 from __future__ import annotations
 
 import collections
+import dataclasses
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,11 +34,24 @@ from gradc.reporting.memory import curve_of, name_known, name_left
 from gradc.reporting.model import OpTime, Phase, StepReport, Times
 from gradc.reporting.programs import Measure, Programs, watching
 from gradc.torch_private.dynamo import compilations
+from gradc.traces.compile_time import CompileTime, compile_time_of
+from gradc.traces.times import StepTimes, step_times
 
 _FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
 _RECORDED_RUNS = 3  # of its calls and graphs, each timed by itself
 
 _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to which op, and of single calls in eager."
+
+
+@dataclasses.dataclass(frozen=True)
+class _Alone:
+    """The compiled step with nothing around: seconds of the last step, run after run; those of the first, which compiles, and
+    what they went to; which part of a step, be it the first or the last, passes at which graph break."""
+
+    seconds: list[float]
+    first: float
+    compile_time: CompileTime
+    shares: StepTimes
 
 
 def collect(
@@ -54,8 +68,8 @@ def collect(
     runs = Runs(redirection, step, args, num_steps)
     has_rest, eager_seconds, eager, notes = _in_eager(runs, num_steps)
     with config.patch(compare_with_eager=False):  # after many steps, some would run eagerly to compare
-        programs, explanation, first = _watched(runs, num_steps, has_rest)
-        compiled_seconds = _compiled_seconds(runs, num_steps, has_rest)
+        alone = _alone(runs, num_steps, has_rest)
+        programs, explanation = _watched(runs, num_steps, has_rest, alone)
     described = Described(programs, eager)
     return StepReport(
         title=getattr(step, "__name__", type(step).__name__),
@@ -67,9 +81,9 @@ def collect(
         eager_memory=curve_of(eager, described.eager_source),
         times=Times(
             statistics.median(eager_seconds),
-            statistics.median(compiled_seconds),
-            first,
-            min(len(eager_seconds), len(compiled_seconds)),
+            statistics.median(alone.seconds),
+            alone.first,
+            min(len(eager_seconds), len(alone.seconds)),
             tuple(_by_op(eager, programs.log)),
         ),
         explanation=explanation,
@@ -98,22 +112,21 @@ def _recorded_in_eager(prepared: Prepared, num_steps: int, has_rest: bool) -> Lo
         return recorded(prepared, has_rest)
 
 
-def _watched(runs: Runs, num_steps: int, has_rest: bool) -> tuple[Programs, Explanation, float]:
-    """What gradc makes of the step, and how long the first one took."""
+def _watched(runs: Runs, num_steps: int, has_rest: bool, alone: _Alone) -> tuple[Programs, Explanation]:
+    """What gradc makes of the step, and what it tells meanwhile."""
     reset()
     known = compilations()
     with listening() as events:
         programs = Programs(events)
         with watching(programs), runs.prepared(is_eager=False) as prepared:
             with prepared.restoring():
-                start = clock()
                 prepared.once(has_rest)
-                first, num_first = clock() - start, len(events)
+                num_first = len(events)
                 for programs.step in range(2, num_steps + 1):
                     prepared.once(has_rest)
-            explanation = explanation_of(events, num_first, known)
+            explanation = explanation_of(events, num_first, known, None, alone.compile_time, alone.shares)
             _measured(prepared, programs, num_steps, has_rest)
-        return programs, explanation, first
+        return programs, explanation
 
 
 def _measured(prepared: Prepared, programs: Programs, num_steps: int, has_rest: bool) -> None:
@@ -131,13 +144,27 @@ def _measured(prepared: Prepared, programs: Programs, num_steps: int, has_rest: 
     programs.log = quickest(logs[_RECORDED_RUNS:])
 
 
-def _compiled_seconds(runs: Runs, num_steps: int, has_rest: bool) -> list[float]:
+def _alone(runs: Runs, num_steps: int, has_rest: bool) -> _Alone:
     reset()
+    known = compilations()
     with runs.prepared(is_eager=False) as prepared:
-        for _ in range(2):
-            with prepared.restoring():
-                _warm(prepared, num_steps, has_rest)
-        return _timed(prepared, num_steps, has_rest)
+        with prepared.restoring():
+            first = _seconds_of(prepared, has_rest)
+            new = [done for done in compilations() if not any(done is old for old in known)]
+            _warm(prepared, num_steps - 1, has_rest)
+        with prepared.restoring():
+            again = _seconds_of(prepared, has_rest)
+            _warm(prepared, num_steps - 1, has_rest)
+        seconds = _timed(prepared, num_steps, has_rest)
+        with prepared.restoring():
+            shares = step_times(lambda: prepared.once(has_rest), _RECORDED_RUNS * num_steps)
+        return _Alone(seconds, first, compile_time_of(new, first, again), shares)
+
+
+def _seconds_of(prepared: Prepared, has_rest: bool) -> float:
+    start = clock()
+    prepared.once(has_rest)
+    return clock() - start
 
 
 def _timed(prepared: Prepared, num_steps: int, has_rest: bool) -> list[float]:
@@ -147,9 +174,7 @@ def _timed(prepared: Prepared, num_steps: int, has_rest: bool) -> list[float]:
     while len(seconds) < _FEWEST_RUNS or (len(seconds) < _MOST_RUNS and clock() - begun < _MOST_SECONDS):
         with prepared.restoring():
             _warm(prepared, num_steps - 1, has_rest)
-            start = clock()
-            prepared.once(has_rest)
-            seconds.append(clock() - start)
+            seconds.append(_seconds_of(prepared, has_rest))
     return seconds
 
 

@@ -148,6 +148,8 @@ def test_a_second_capture_has_its_step_and_its_reason(tmp_path):
     assert {graph.made_in_step for graph in report.graphs} == {1, 2}
     assert {graph.made_in_step for graph in report.graphs if graph.num_runs} == {2}
     assert any("30" in text for text in report.explanation.recaptures) and report.parity is None
+    (break_,) = report.explanation.graph_breaks
+    assert 0 < break_.share < 1 and 0 < report.explanation.compile_time.whole < report.times.first
     numbers = {row.name: (row.num_eager, row.num_compiled) for row in report.times.by_op}
     assert numbers["aten.cos.default"] == (1, 1) and numbers["aten.sin.default"] == (1, 1)  # the sine is backward's
     shapes = {value.shape for op in report.ops if op.num_calls for value in op.made}

@@ -127,7 +127,7 @@ function showCaptures() {
   const isTimed = TOLD.graph_breaks.some(found => typeof found.share === "number");
   const breakColumns = [{title: "why"}, {title: "where"}, {title: "what to do"}, isTimed ? {title: "part of the step", right: true} : null, {title: "times", right: true}].filter(Boolean);
   const breakRow = ([found, times]) => [found.reason, make("code", {}, found.where), found.advice,
-    ...(isTimed ? [found.share === null ? "–" : `${Math.round(100 * found.share)}%`] : []), String(times)];
+    ...(isTimed ? [found.share === null ? "–" : found.share < 0.005 ? "under 1%" : `${Math.round(100 * found.share)}%`] : []), String(times)];
   const fallbackColumns = [{title: "why"}, {title: "what was met"}, {title: "where"}, {title: "times", right: true}];
   const again = alike(TOLD.recaptures);
   fill("captures-body", make("div", {className: "stack"},
