@@ -22,6 +22,7 @@ from gradc.ir.floats import TERMS
 from gradc.ir.program import Program
 from gradc.ir.text import render
 from gradc.ir.values import leaves
+from gradc.torch_private import modes
 
 Runner = Callable[[list[Any]], list[Any]]
 _OFF = AutocastState()
@@ -46,8 +47,11 @@ def lower(program: Program) -> Runner:
 
 @contextlib.contextmanager
 def below_autograd() -> Iterator[None]:
-    """No gradient recording and no autocast inside, whatever is ambient; what the block leaves behind is undone."""
-    with autocast_set_to(_OFF), torch.no_grad():
+    """No gradient recording and no autocast inside, whatever is ambient; what the block leaves behind is undone.
+
+    Grad mode is on, as in the native executor: mkldnn_rnn_layer makes the workspace that its backward needs only then.
+    """
+    with autocast_set_to(_OFF), modes.below_autograd(), torch.enable_grad():
         yield
 
 

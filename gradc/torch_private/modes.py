@@ -67,6 +67,12 @@ def is_below_autograd() -> bool:
     return is_excluded and not torch.is_inference_mode_enabled()
 
 
+def below_autograd() -> contextlib.AbstractContextManager[object]:
+    """Inside, ops are called as a kernel calls them: no gradient is recorded, whatever the grad mode."""
+    guard: contextlib.AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
 class DispatchKeys:
     """Which parts of torch's dispatcher are switched on and off in this thread now: autograd's are off inside of kernels."""
 
