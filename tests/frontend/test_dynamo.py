@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gradc
 from gradc import FallbackError
@@ -199,3 +200,21 @@ def test_numbers_that_change_are_inputs() -> None:
             run(x, number, scale).sum().backward()
 
     assert check(step, leaf(4), lambda: torch.tensor(3)).num_graphs == 2
+
+
+@pytest.mark.parametrize("is_compiled_itself", [False, True], ids=["as it is", "compiled by itself"])
+def test_what_is_checkpointed_runs_eagerly_unless_it_is_compiled_by_itself(is_compiled_itself: bool) -> None:
+    """docs/reasons.md and the words of the graph break say so; they said once that it is compiled anyway."""
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos()
+
+    part = gradc.compile(block) if is_compiled_itself else block
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(part, x * 2, use_reentrant=False).sum()
+
+    gradc.reset()
+    gradc.compile(step)(torch.ones(3, requires_grad=True)).backward()
+    assert gradc.counters["uncompiled"]["gradc: checkpoint"] == 1
+    assert gradc.counters["stats"]["unique_graphs"] == 2 + is_compiled_itself

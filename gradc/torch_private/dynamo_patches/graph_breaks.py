@@ -49,7 +49,7 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
     )
     checkpoint = breaking(
         "checkpoint",
-        "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled on its own.",
+        "gradc runs torch.utils.checkpoint as eager does, and the function inside it, unless that is compiled by itself.",
     )
     hook = breaking("hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
     return Patch(
