@@ -89,30 +89,32 @@ def _add_check(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def _add_explain(command: argparse.ArgumentParser) -> None:
-    command.set_defaults(run=run_explain)
+def _add_step(command: argparse.ArgumentParser) -> None:
     command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
     command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
+
+
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run_explain)
+    _add_step(command)
     timed = "run it up to 300 times: what takes time, and is it faster compiled, or eagerly?"
     command.add_argument("--time", action="store_true", help=timed)
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_report)
-    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    _add_step(command)
     command.add_argument("--output", default="report.html", metavar="FILE", help="the page to write; default: %(default)s")
     steps = "how often to call it in each run; the last call is measured (default %(default)s)"
     command.add_argument("--steps", type=whole_number, default=2, metavar="N", help=steps)
-    command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
     command.add_argument("--no-check", action="store_true", help="leave out the parity with eager")
 
 
 def _add_programs(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_programs)
-    command.add_argument("target", metavar="FILE.py:FUNCTION", help="a function without arguments that runs a step")
+    _add_step(command)
     command.add_argument("--output", default="programs", metavar="FOLDER", help="for the files; default: %(default)s")
     command.add_argument("--with-inputs", action="store_true", help="save what each is called with, not random numbers")
-    command.add_argument("--backend", help="the backend of gradc to use; default: gradc's own default")
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:

@@ -110,6 +110,11 @@ class Event(NamedTuple):
     what: Graph | Fallback | Uncompiled | str
 
 
+def reason(kind: str, detail: str) -> str:
+    """Why something ran eagerly, in words."""
+    return f"{kind}: {detail}" if detail else kind
+
+
 class Listener(Protocol):
     """Whoever is told what happens, by ``append``: a list, or a tool that does something with it at once."""
 

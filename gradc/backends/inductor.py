@@ -20,14 +20,12 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
+from gradc.executor import Runner, interpret
 from gradc.ir.program import Program
 from gradc.journal import count, fallback
 from gradc.torch_private.autograd import storage_key
 from gradc.torch_private.fakes import fake_mode_for
 from gradc.torch_private.inductor import compile_fx_inner, functionalized_graph
-
-Runner = Callable[[list[Any]], list[Any]]
 
 MAX_SIZES = 8  # distinct layouts of the inputs that a Program is compiled for; seconds each. The next ones are interpreted.
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from gradc.errors import ConfigError
+from gradc.executor import Runner
 from gradc.ir.program import Program
 
-Runner = Callable[[list[Any]], list[Any]]
 Lower = Callable[[Program], Runner]
 Wrap = Callable[[Lower], Lower]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradc.errors import CheckError
-from gradc.journal import Fallback, Uncompiled
+from gradc.journal import Fallback, Uncompiled, reason
 from gradc.parity.differences import Difference, Kind
 from gradc.parity.location import Location
 from gradc.text_table import table
@@ -152,6 +152,6 @@ def _histograms(differences: Sequence[Difference]) -> list[str]:
 
 
 def _left_out(found: Fallback | Uncompiled) -> str:
-    text = f"{found.kind}: {found.detail}" if found.detail else found.kind
+    text = reason(found.kind, found.detail)
     how = "graph break" if isinstance(found, Uncompiled) and found.is_break else "ran eagerly"
     return f"{how}: {text}" + (f"\n  at {found.where}" if found.where else "")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc import environment
+from gradc.backends import watched
 from gradc.config import config
 from gradc.errors import ConfigError
 from gradc.frontend.control import reset
@@ -32,9 +33,9 @@ from gradc.reporting.explain import Explanation, explanation_of
 from gradc.reporting.graphs import Described
 from gradc.reporting.memory import curve_of, name_known, name_left
 from gradc.reporting.model import OpTime, Phase, StepReport, Times
-from gradc.reporting.programs import Measure, Programs, watching
+from gradc.reporting.programs import Measure, Programs
 from gradc.torch_private.dynamo import compilations
-from gradc.traces.compile_time import CompileTime, compile_time_of
+from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_since
 from gradc.traces.times import StepTimes, step_times
 
 _FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
@@ -118,7 +119,7 @@ def _watched(runs: Runs, num_steps: int, has_rest: bool, alone: _Alone) -> tuple
     known = compilations()
     with listening() as events:
         programs = Programs(events)
-        with watching(programs), runs.prepared(is_eager=False) as prepared:
+        with watched(programs.watch), runs.prepared(is_eager=False) as prepared:
             with prepared.restoring():
                 prepared.once(has_rest)
                 num_first = len(events)
@@ -150,7 +151,7 @@ def _alone(runs: Runs, num_steps: int, has_rest: bool) -> _Alone:
     with runs.prepared(is_eager=False) as prepared:
         with prepared.restoring():
             first = _seconds_of(prepared, has_rest)
-            new = [done for done in compilations() if not any(done is old for old in known)]
+            new = compiled_since(known)
             _warm(prepared, num_steps - 1, has_rest)
         with prepared.restoring():
             again = _seconds_of(prepared, has_rest)

@@ -17,16 +17,15 @@ from typing import Any, TypeGuard
 import torch
 
 from gradc.backends import DEFAULT_BACKEND
-from gradc.frontend.api import compile
-from gradc.frontend.compiled_module import CompiledModule
 from gradc.frontend.control import reset
 from gradc.frontend.pays import forget_verdicts, verdict_of
 from gradc.frontend.trial import Arm, Verdict
-from gradc.journal import Event, Fallback, Graph, Uncompiled, listening
+from gradc.journal import Event, Fallback, Graph, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
 from gradc.text_table import table
-from gradc.torch_private.dynamo import compilations, is_compiled
-from gradc.traces.compile_time import CompileTime, compile_time_of
+from gradc.torch_private.dynamo import compilations
+from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_since
+from gradc.traces.programs import compiled_once
 from gradc.traces.times import StepTimes, step_times
 
 _MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
@@ -122,7 +121,7 @@ class Explanation:
             yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where) + advice + share
         for found in dict.fromkeys(self.fallbacks):
             times = self.fallbacks.count(found)
-            text = f"{found.kind}: {found.detail}" if found.detail else found.kind
+            text = reason(found.kind, found.detail)
             yield f"\nran eagerly{f' {times} times' if times > 1 else ''}: {text}" + _at(found.where)
         for recapture in self.recaptures:
             yield f"\ncaptured again: {recapture}"
@@ -152,7 +151,7 @@ def explain(
     Raises:
         ConfigError: for an unknown backend, or an argument that cannot be copied.
     """
-    compiled = function if is_compiled(function) or isinstance(function, CompiledModule) else compile(function, backend=backend)
+    compiled = compiled_once(function, backend)
 
     def run(*args: Any) -> Explanation:
         verdict = verdict_of(function)
@@ -161,7 +160,7 @@ def explain(
         step, _ = copies(compiled, args)
         with listening() as events:
             first_seconds, first = _run_on_copies(step, args), len(events)
-            compile_time = compile_time_of(_new(known), first_seconds, _run_on_copies(step, args))
+            compile_time = compile_time_of(compiled_since(known), first_seconds, _run_on_copies(step, args))
         times = _profiled(step, args) if is_timed else None
         verdict = _verdict_of_runs(step, args) if is_timed else verdict
         return explanation_of(events, first, known, verdict, compile_time, times)
@@ -189,18 +188,13 @@ def explanation_of(
         graph_breaks=_graph_breaks(events, times),
         fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
         recaptures=(
-            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in _new(known) if done.recompile_reason),
+            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in compiled_since(known) if done.recompile_reason),
             *(str(event.what) for event in events[num_first:] if event.artifact == "recompiles"),
         ),
         verdict=verdict,
         compile_time=compile_time,
         times=times,
     )
-
-
-def _new(known: Sequence[Any]) -> list[Any]:
-    """What Dynamo compiled since it had compiled what is known."""
-    return [done for done in compilations() if not any(done is old for old in known)]
 
 
 def _dicts(found: Sequence[Any]) -> list[dict[str, Any]]:
@@ -252,7 +246,7 @@ def _graph_breaks(events: Sequence[Event], times: StepTimes | None) -> tuple[Gra
 
 
 def _graph_break(found: Uncompiled, share: float | None) -> GraphBreak:
-    return GraphBreak(f"{found.kind}: {found.detail}" if found.detail else found.kind, found.where, found.advice, share)
+    return GraphBreak(reason(found.kind, found.detail), found.where, found.advice, share)
 
 
 def _fallback(what: object) -> Fallback | None:

@@ -1,6 +1,6 @@
 """The Programs that gradc makes of a step, as its backends are given them, and what each does in the step that is measured.
 
-    with watching(programs): ...        programs.found -> list of Watched
+    with watched(programs.watch): ...        programs.found -> list of Watched
 
 Between a backend and the rest of gradc stands nothing but a Program and what runs it. So a backend that is watched sees all of
 a region's Programs, and can run one call by call with a clock at each, or as a whole with one clock around it.
@@ -8,18 +8,16 @@ a region's Programs, and can run one call by call with a clock at each, or as a 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import functools
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from gradc.backends import Lower, watched
+from gradc.backends import Lower
 from gradc.executor import interpret, is_plan
 from gradc.ir.program import Program
 from gradc.journal import Event
@@ -27,9 +25,7 @@ from gradc.journal import Graph as Told
 from gradc.reporting.calls import Log, Made, clock, timing
 from gradc.reporting.model import Phase
 from gradc.reporting.storages import Block
-
-_PIECE = "compiled_autograd"  # the name of a piece of a captured backward pass, which is of no one region
-_BACKWARD = re.compile(r"backward of segment (\d+) of (.*)")
+from gradc.traces.collect import PIECE, segment_of
 
 
 class Measure(enum.Enum):
@@ -62,7 +58,7 @@ class Watched:
 
     @property
     def is_backward(self) -> bool:
-        return self.program.name.startswith(("backward", _PIECE))
+        return self.program.name.startswith(("backward", PIECE))
 
     @property
     def phase(self) -> Phase:
@@ -144,9 +140,8 @@ class Programs:
     def region_of(self, found: Watched) -> tuple[str, int | None]:
         """The region that a Program belongs to, and the number of the segment if it is a backward: as the journal told."""
         if found.is_backward:
-            told = self._events[found.num_told - 1].what if found.num_told else ""
-            match = _BACKWARD.match(told) if isinstance(told, str) else None
-            return (match[2], int(match[1])) if match else ("", None)
+            segment = segment_of(self._events[found.num_told - 1]) if found.num_told else None
+            return segment or ("", None)
         told = self._events[found.num_told].what if found.num_told < len(self._events) else ""
         return (told.name, None) if isinstance(told, Told) else ("", None)
 
@@ -170,10 +165,3 @@ class _Pointer:
             self._next += 1
             return self._found.phase, GraphPlace(self._index, self._next - 1)
         return self._found.phase, GraphPlace(self._index, None)
-
-
-@contextlib.contextmanager
-def watching(programs: Programs) -> Iterator[None]:
-    """While inside, each backend that is asked to lower a Program is watched."""
-    with watched(programs.watch):
-        yield

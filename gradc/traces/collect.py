@@ -24,8 +24,14 @@ from gradc.traces.captured import CapturedProgram, name_of_backward, name_of_for
 
 Found = Callable[[CapturedProgram], None]
 
-PIECE = "compiled_autograd"  # the name of such a Program
+PIECE = "compiled_autograd"  # the name of a piece of a captured backward pass, which is of no one region
 _BACKWARD = re.compile(r"backward of segment (\d+) of (.+)")
+
+
+def segment_of(event: Event) -> tuple[str, int] | None:
+    """The region and the number of the segment whose backward the journal tells of; None for another event."""
+    found = _BACKWARD.match(str(event.what)) if event.artifact == "graphs" else None
+    return found and (found[2], int(found[1]))
 
 
 @contextlib.contextmanager
@@ -52,8 +58,8 @@ class Collector:
         if isinstance(event.what, Graph):
             if self._said.forward is not None:
                 self._tell_forward(event.what.name, self._said.forward)
-        elif event.artifact == "graphs" and (found := _BACKWARD.match(str(event.what))):
-            self._said.backward = found[2], int(found[1])
+        elif (segment := segment_of(event)) is not None:
+            self._said.backward = segment
 
     def watch(self, lower: Lower) -> Lower:
         """A backend, watched."""

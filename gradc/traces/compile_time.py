@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from gradc.torch_private.dynamo import compilations
+
 
 @dataclasses.dataclass(frozen=True)
 class CompileTime:
@@ -33,8 +35,13 @@ class CompileTime:
         return f"compiled in {self.whole:.2g} s: {phases}"
 
 
-def compile_time_of(compilations: Sequence[Any], first: float, later: float) -> CompileTime:
-    """``compilations``: what ``torch_private.dynamo.compilations`` has of the first run."""
-    frames = sum(done.entire_frame_compile_time_s or 0.0 for done in compilations)
-    forward = sum(done.backend_compile_time_s or 0.0 for done in compilations)
+def compiled_since(known: Sequence[Any]) -> list[Any]:
+    """What Dynamo compiled since ``compilations()`` was ``known``."""
+    return [done for done in compilations() if not any(done is old for old in known)]
+
+
+def compile_time_of(done: Sequence[Any], first: float, later: float) -> CompileTime:
+    """``done``: what Dynamo compiled in the first run."""
+    frames = sum(each.entire_frame_compile_time_s or 0.0 for each in done)
+    forward = sum(each.backend_compile_time_s or 0.0 for each in done)
     return CompileTime(frames - forward, forward, max(0.0, first - later - frames))

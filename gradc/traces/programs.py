@@ -52,7 +52,7 @@ def programs(
     Raises:
         ConfigError: for an unknown backend, or an argument that cannot be copied.
     """
-    compiled = function if is_compiled(function) or isinstance(function, CompiledModule) else compile(function, backend=backend)
+    compiled = compiled_once(function, backend)
 
     def run(*args: Any) -> tuple[CapturedProgram, ...]:
         reset()
@@ -65,6 +65,12 @@ def programs(
         return tuple(dataclasses.replace(program, inputs=inputs.of(program.program)) for program in found)
 
     return run
+
+
+def compiled_once(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """The function compiled, or itself if it is."""
+    is_done = is_compiled(function) or isinstance(function, CompiledModule)
+    return function if is_done else compile(function, backend=backend)
 
 
 class _Inputs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gradc.journal import Event, Fallback, Uncompiled
+from gradc.journal import Event, Fallback, Uncompiled, reason
 
 _NAMES = {"recompiles": "gradc_recapture", "perf": "gradc_verdict", "fallbacks": "gradc_fallback"}
 
@@ -28,7 +28,7 @@ def describe(event: Event) -> Told | None:
     """See the module's docstring."""
     what = event.what
     if isinstance(what, Fallback):
-        return Told("gradc_fallback", _reason(what.kind, what.detail), what.where)
+        return Told("gradc_fallback", reason(what.kind, what.detail), what.where)
     if isinstance(what, Uncompiled):
         return describe_uncompiled(what)
     return Told(_NAMES[event.artifact], str(what)) if event.artifact in _NAMES else None
@@ -36,8 +36,4 @@ def describe(event: Event) -> Told | None:
 
 def describe_uncompiled(found: Uncompiled) -> Told:
     name = "gradc_graph_break" if found.is_break else "gradc_not_compiled"
-    return Told(name, _reason(found.kind, found.detail), found.where)
-
-
-def _reason(kind: str, detail: str) -> str:
-    return f"{kind}: {detail}" if detail else kind
+    return Told(name, reason(found.kind, found.detail), found.where)
