@@ -22,6 +22,7 @@ from gradc.errors import ConfigError
 from gradc.frontend.api import compile
 from gradc.torch_private.dynamo import list_of_backends
 from gradc.torch_private.patches import Patch, Replace
+from gradc.torch_private.running_twice import is_compiled_by_torch
 
 GRADC = "gradc"
 Compile = Callable[[Any], Callable[..., Any]]
@@ -67,7 +68,7 @@ _COMPILE = torch.compile
 
 
 class Redirection:
-    """torch.compile, with another compiler, which itself may call torch.compile: it gets the real one.
+    """torch.compile, with another compiler, which itself may call torch.compile: it gets the real one, and so does torch.
 
     Attributes:
         num_calls: how often a program asked torch.compile for something.
@@ -78,7 +79,7 @@ class Redirection:
         self.compiler, self.num_calls, self.is_eager, self._is_compiling = compiler, 0, True, False
 
     def __call__(self, model: Any = None, *, disable: bool = False, **options: Any) -> Any:
-        if self._is_compiling:
+        if self._is_compiling or is_compiled_by_torch():
             return _COMPILE(model, disable=disable, **options)
         if model is None:
             return functools.partial(self, disable=disable)

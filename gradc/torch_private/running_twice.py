@@ -3,17 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._higher_order_ops import utils as higher_order
 
 from gradc.torch_private.autograd import engine_grad
 from gradc.torch_private.backward_passes import number_in_torch
+from gradc.torch_private.patches import Patch, Replace
 
 
-def nothing_compiled() -> contextlib.AbstractContextManager[Any]:
-    """What torch.compile compiled runs as it was written inside."""
-    return torch.compiler.set_stance("force_eager")
+@contextlib.contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """What torch.compile compiled runs as it was written inside. What torch compiles itself, to run it eagerly, is compiled."""
+    with torch.compiler.set_stance("force_eager"), _applied(_COMPILE_HIGHER_ORDER):
+        yield
+
+
+def _make_environment(original: Callable[[], Any]) -> Callable[[], Any]:
+    @contextlib.contextmanager
+    def environment() -> Iterator[None]:
+        with torch.compiler.set_stance("default"), original():
+            yield
+
+    return environment
+
+
+_COMPILE_HIGHER_ORDER = Patch(
+    "compile_higher_order",
+    "In eager, torch.cond has Dynamo make graphs of its branches, and raises where the stance forbids it.",
+    (Replace(higher_order, "_set_compilation_env", _make_environment),),
+)
+
+
+@contextlib.contextmanager
+def _applied(patch: Patch) -> Iterator[None]:
+    if patch.is_applied:
+        yield
+        return
+    patch.apply()
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+def is_compiled_by_torch() -> bool:
+    """True inside of what torch compiles itself, as eager's ``torch.cond`` does with its branches."""
+    return higher_order._in_hop_compile()
 
 
 def is_inside_compiled_code() -> bool:

@@ -84,6 +84,17 @@ def test_a_function_that_a_step_compiles_runs_as_written_in_eager() -> None:
     assert names(report) == ["result"] and report.differences[0].largest == pytest.approx(0.8414, abs=1e-3)
 
 
+@pytest.mark.parametrize("against", ["gradc", "aot_eager"])
+def test_eager_runs_cond_which_compiles_its_branches(against: str) -> None:
+    """Under the stance that has nothing compiled, torch.cond raised; and what it compiles was no call of the step's."""
+
+    def step(x: Tensor) -> Tensor:
+        return 2 * torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).exp()
+
+    report = gradc.check(step, torch.ones(3, requires_grad=True), against=against)
+    assert report.ok and (report.num_compiled or report.left_out)
+
+
 def test_inductor_rounds_otherwise_and_the_histogram_says_how_far() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8), nn.Softmax(1))
