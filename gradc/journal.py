@@ -150,9 +150,18 @@ def log(artifact: str, text: str | Callable[[], str], what: Callable[[], Graph |
     Whoever listens gets what ``what`` returns, or else the text.
     """
     if _listeners:
-        event = Event(artifact, what() if what is not None else text() if callable(text) else text)
-        for listener in _listeners:
-            listener.append(event)
+        tell(artifact, what() if what is not None else text() if callable(text) else text)
+    show(artifact, text)
+
+
+def tell(artifact: str, what: Graph | Fallback | Uncompiled | str) -> None:
+    """Say it to those who listen, and log nothing."""
+    for listener in _listeners:
+        listener.append(Event(artifact, what))
+
+
+def show(artifact: str, text: str | Callable[[], str]) -> None:
+    """Log it, and say nothing to those who listen."""
     target = logger(artifact)
     if target.isEnabledFor(logging.DEBUG):
         target.debug("%s", text() if callable(text) else text)

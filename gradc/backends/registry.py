@@ -51,7 +51,7 @@ def lookup_backend(name: str) -> Lower:
     """
     if name not in _backends:
         raise ConfigError(f"backend={name!r} is not known. The backends are: {', '.join(list_backends())}.")
-    return functools.partial(_lower_watched, _backends[name]) if _wraps else _backends[name]
+    return seen(_backends[name])
 
 
 def list_backends() -> list[str]:
@@ -74,6 +74,11 @@ def watched(wrap: Wrap) -> Iterator[None]:
         yield
     finally:
         _wraps.remove(wrap)
+
+
+def seen(lower: Lower) -> Lower:
+    """``lower``, or, if tools look at Programs now, what they make of it."""
+    return functools.partial(_lower_watched, lower) if _wraps else lower
 
 
 def _lower_watched(lower: Lower, program: Program) -> Runner:

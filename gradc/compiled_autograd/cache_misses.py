@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradc.ir.values import SHORT_DTYPE
-from gradc.journal import is_heard, is_logged, log
+from gradc.journal import is_heard, is_logged, log, show, tell
 from gradc.walk.origins import HOW_TO_KNOW, line_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int, ...]
 _CAPACITY = 64
+_CHANGED = "Cache miss due to changed shapes: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +70,16 @@ def reset() -> None:
 
 
 def miss(walk: Walk, is_static: bool = False) -> None:
-    """Log why no recording fits, and remember this graph for the next miss."""
+    """Log why no recording fits, and remember this graph for the next miss. That the first is captured is no news."""
     root = Seen("torch::autograd::GraphRoot", (), tuple(walk.root_sizes()), walk.root_key())
     graph = Graph(_earlier[-1].number + 1 if _earlier else 0, (root, *(_seen(walk, n) for n in range(walk.num_nodes))))
     if is_heard("compiled_autograd_verbose") or is_heard("recompiles"):
-        for reason in _reasons(graph.nodes, is_static, lambda number: line_of(walk, number - 1) if number else ""):
-            log("compiled_autograd_verbose", reason)
-            log("recompiles", reason)
+        reasons = [*_reasons(graph.nodes, is_static, lambda number: line_of(walk, number - 1) if number else "")]
+        for reason in reasons:
+            show("compiled_autograd_verbose", reason)
+            show("recompiles", reason)
+        if _earlier:
+            tell("recompiles", "\n".join(_in_short(reasons)))
     _earlier.append(graph)
     del _earlier[:-_CAPACITY]
 
@@ -121,7 +125,7 @@ def _reasons(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], st
     number = _num_equal(best, nodes)
     if alike and any(a.sizes != b.sizes for a, b in zip(best, nodes)):
         for place, change in _changed_sizes(best, nodes):
-            yield "Cache miss due to changed shapes: " + (f"{place} {change}" if is_static else f"marking {place} as dynamic")
+            yield _CHANGED + (f"{place} {change}" if is_static else f"marking {place} as dynamic")
     elif number == len(nodes) and nodes:
         yield "Cache miss due to other memory or order: the same nodes share other memory, or run in another order"
         return
@@ -140,6 +144,17 @@ def _reasons(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], st
             f"  closest: captured graph {closest.number}; first difference at {nodes[number].name} (NodeCall {number}): "
             f"{_difference(before, nodes[number])}\n  {f'at {line}' if line else HOW_TO_KNOW}"
         )
+
+
+def _in_short(reasons: Sequence[str]) -> Iterator[str]:
+    """Of all sizes that changed, the first stands for the others."""
+    changed = [reason for reason in reasons if reason.startswith(_CHANGED)]
+    yield from (f"{reason} (and {_others(len(changed) - 1)})" for reason in changed[:1] if len(changed) > 1)
+    yield from (reason for reason in reasons if reason not in changed or len(changed) == 1)
+
+
+def _others(number: int) -> str:
+    return "another size" if number == 1 else f"{number} other sizes"
 
 
 def _changed_sizes(best: Sequence[Seen], nodes: Sequence[Seen]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gradc import executor
-from gradc.backends import Lower, lookup_backend
+from gradc.backends import Lower, lookup_backend, seen
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.executor import Runner, interpret
 from gradc.ir.program import Program
@@ -78,7 +78,7 @@ def graph_of(program: Program) -> torch.fx.GraphModule:
 
 def _lower_native(program: Program) -> Runner:
     try:
-        return executor.lower(program)
+        return seen(executor.lower)(program)
     except UnsupportedError:
         return interpret.lower(program)
 

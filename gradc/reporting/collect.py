@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc import environment
-from gradc.backends import watched
 from gradc.config import config
 from gradc.errors import ConfigError
 from gradc.frontend.control import reset
@@ -118,8 +117,8 @@ def _watched(runs: Runs, num_steps: int, has_rest: bool, alone: _Alone) -> tuple
     reset()
     known = compilations()
     with listening() as events:
-        programs = Programs(events)
-        with watched(programs.watch), runs.prepared(is_eager=False) as prepared:
+        programs = Programs()
+        with programs.watching(), runs.prepared(is_eager=False) as prepared:
             with prepared.restoring():
                 prepared.once(has_rest)
                 num_first = len(events)

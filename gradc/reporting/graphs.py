@@ -20,6 +20,7 @@ from gradc.reporting.eagerly import EagerPlace
 from gradc.reporting.lines import line_of, place_of
 from gradc.reporting.model import Graph, Line, Op, Phase, Saved, Value
 from gradc.reporting.programs import GraphPlace, Programs, Watched
+from gradc.traces.captured import Origin
 
 _CAST = torch.ops.aten._to_copy.default
 _BY_AUTOCAST = "autocast"  # the origin of calls where autocast may have cast
@@ -71,18 +72,17 @@ class Described:
 
     def graphs(self) -> Iterator[Graph]:
         for index, found in enumerate(self.programs.found):
-            region, segment = self.programs.region_of(found)
-            name = f"backward of segment {segment} of {region}" if found.is_backward else f"forward of {region}"
+            origin = self.programs.origin_of(found)
             yield Graph(
-                name if region else f"piece of a captured backward pass ({found.program.name})",
+                _name(origin),
                 found.phase,
-                region,
-                segment,
+                "" if origin is None else origin.region,
+                None if origin is None else origin.segment,
                 found.num_runs,
                 found.quickest if found.num_runs else None,
                 tuple(self._saved(index, found)),
                 found.made_in_step,
-                self.programs.reason_of(found),
+                "" if origin is None else origin.reason,
             )
 
     def _saved(self, index: int, found: Watched) -> Iterator[Saved]:
@@ -159,6 +159,15 @@ class Described:
 
     def eager_source(self, call: Call[EagerPlace]) -> tuple[int | None, Line | None]:
         return None, line_of(call.place.where)
+
+
+def _name(origin: Origin | None) -> str:
+    if origin is None:
+        return "a forward, made again to call saved-tensors hooks in it"
+    if not origin.region:
+        return f"piece {origin.number} of captured backward passes"
+    backward = "" if origin.segment is None else f"backward of segment {origin.segment} of "
+    return f"{backward or 'forward of '}{origin.region}"
 
 
 def _value(slot: Slot, made: Made | None) -> Value:

@@ -1,6 +1,6 @@
 """The Programs that gradc makes of a step, as its backends are given them, and what each does in the step that is measured.
 
-    with watched(programs.watch): ...        programs.found -> list of Watched
+    with programs.watching(): ...        programs.found -> list of Watched
 
 Between a backend and the rest of gradc stands nothing but a Program and what runs it. So a backend that is watched sees all of
 a region's Programs, and can run one call by call with a clock at each, or as a whole with one clock around it.
@@ -8,24 +8,25 @@ a region's Programs, and can run one call by call with a clock at each, or as a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
 
-from gradc.backends import Lower
+from gradc.backends import Lower, watched
 from gradc.executor import interpret, is_plan
 from gradc.ir.program import Program
-from gradc.journal import Event
-from gradc.journal import Graph as Told
+from gradc.journal import telling
 from gradc.reporting.calls import Log, Made, clock, timing
 from gradc.reporting.model import Phase
 from gradc.reporting.storages import Block
-from gradc.traces.collect import PIECE, segment_of
+from gradc.traces.captured import Origin
+from gradc.traces.collect import PIECE, Collector
 
 
 class Measure(enum.Enum):
@@ -41,7 +42,6 @@ class Watched:
     """A Program, and its runs in the step that is measured.
 
     Attributes:
-        num_told: how many events had been told when it came to the backend.
         made_in_step: the number of the step, from 1.
         num_runs, seconds: in the run of the step that is going on, of the Program as a whole, as its backend made it.
         quickest: the least of ``seconds``, of all runs of the step.
@@ -49,7 +49,6 @@ class Watched:
     """
 
     program: Program
-    num_told: int
     made_in_step: int
     num_runs: int = 0
     seconds: float = 0.0
@@ -74,14 +73,15 @@ class GraphPlace:
 
 
 class Programs:
-    """See the module's docstring. ``events`` is what a listener of the journal's hears."""
+    """See the module's docstring."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self) -> None:
         self.found: list[Watched] = []
         self.measure = Measure.NOTHING
         self.step = 1
         self.log: Log[GraphPlace] = Log()
-        self._events = events
+        self._origins: dict[int, Origin] = {}
+        self._collector = Collector(lambda program, origin: self._origins.__setitem__(id(program), origin))
         self._handed_over: list[tuple[int, list[Block]]] = []
 
     def end(self) -> None:
@@ -107,14 +107,19 @@ class Programs:
             for found in self.found:
                 found.num_runs, found.seconds = 0, 0.0
 
-    def watch(self, lower: Lower) -> Lower:
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        with watched(self._collector.watch), telling(self._collector), watched(self._watch):
+            yield
+
+    def _watch(self, lower: Lower) -> Lower:
         """The backend, watched. A Program without calls, as what is left where Python only hands something on, is not shown."""
 
         def lowered(program: Program) -> Callable[[list[Any]], list[Any]]:
             run = lower(program)
             if not program.instructions:
                 return run
-            self.found.append(Watched(program, len(self._events), self.step))
+            self.found.append(Watched(program, self.step))
             return functools.partial(self._run, len(self.found) - 1, run, functools.cache(lambda: interpret.lower(program)))
 
         return lowered
@@ -137,20 +142,9 @@ class Programs:
             found.seconds += clock() - start
         return outputs
 
-    def region_of(self, found: Watched) -> tuple[str, int | None]:
-        """The region that a Program belongs to, and the number of the segment if it is a backward: as the journal told."""
-        if found.is_backward:
-            segment = segment_of(self._events[found.num_told - 1]) if found.num_told else None
-            return segment or ("", None)
-        told = self._events[found.num_told].what if found.num_told < len(self._events) else ""
-        return (told.name, None) if isinstance(told, Told) else ("", None)
-
-    def reason_of(self, found: Watched) -> str:
-        """Why a backward was compiled again; "" if it is the first of its segment."""
-        region, segment = self.region_of(found)
-        before = self._events[found.num_told - 2].what if segment is not None and found.num_told > 1 else ""
-        _, is_about_it, reason = str(before).partition(f"{region}, segment {segment}: ")
-        return reason if is_about_it else ""
+    def origin_of(self, found: Watched) -> Origin | None:
+        """None for a forward that was lowered once more, to call saved-tensors hooks in it."""
+        return self._origins.get(id(found.program))
 
 
 class _Pointer:

@@ -3,7 +3,7 @@
 gradc_forward_3                        the forward of region 3
 gradc_forward_3_retrace_1              the same, made again with other numbers for its sizes or floats
 gradc_backward_3_segment_0_state_1     the backward of its first segment, in the second state that it was compiled for
-gradc_compiled_autograd_0              a piece of a backward pass that compiled autograd captured, for a backend to run
+gradc_compiled_autograd_0              a piece of a backward pass that compiled autograd captured; all, if no node runs live
 """
 
 from __future__ import annotations
@@ -19,6 +19,37 @@ from gradc.ir.program import Program
 from gradc.ir.script import save, script
 from gradc.ir.text import print_program
 from gradc.torch_private.traces import Compilation
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a Program is of.
+
+    Attributes:
+        region: its name; "" for a piece of a backward pass that compiled autograd captured.
+        segment: the number of the segment whose backward it is; None for a forward, or a piece.
+        number: how many there were before of the same: retraces of a forward, states of a backward, pieces.
+        reason: why a backward was compiled, or a pass captured, again; "" if it was not.
+        compilation: of Dynamo's, that the region comes from.
+        is_grad_enabled: the grad mode in which it runs.
+    """
+
+    region: str
+    segment: int | None
+    number: int
+    reason: str = ""
+    compilation: Compilation | None = None
+    is_grad_enabled: bool = False
+
+    @property
+    def name(self) -> str:
+        """See the module's docstring. ``derivative of region 3`` is ``derivative_of_3``."""
+        if not self.region:
+            return f"gradc_compiled_autograd_{self.number}"
+        words = re.sub(r"\W+", "_", self.region.replace("region ", ""))
+        if self.segment is not None:
+            return f"gradc_backward_{words}_segment_{self.segment}_state_{self.number}"
+        return f"gradc_forward_{words}" + (f"_retrace_{self.number}" if self.number else "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -40,6 +71,10 @@ class CapturedProgram:
     inputs: tuple[Any, ...] | None = None
     compilation: Compilation | None = None
     is_grad_enabled: bool = False
+
+    @staticmethod
+    def of(program: Program, origin: Origin) -> CapturedProgram:
+        return CapturedProgram(origin.name, program, None, origin.compilation, origin.is_grad_enabled)
 
     def __repr__(self) -> str:
         return f"<{self.name}, {len(self.program.instructions)} calls>"
@@ -71,16 +106,3 @@ class CapturedProgram:
         inputs = self.inputs if inputs is None else inputs
         save(script(self.program, self.name, inputs, is_grad_enabled=self.is_grad_enabled), path)
         return path
-
-
-def name_of_forward(region: str, retrace: int = 0) -> str:
-    """``region 3`` -> ``gradc_forward_3``; ``derivative of region 3`` -> ``gradc_forward_derivative_of_3``."""
-    return f"gradc_forward_{_words(region)}" + (f"_retrace_{retrace}" if retrace else "")
-
-
-def name_of_backward(region: str, segment: int, state: int) -> str:
-    return f"gradc_backward_{_words(region)}_segment_{segment}_state_{state}"
-
-
-def _words(region: str) -> str:
-    return re.sub(r"\W+", "_", region.replace("region ", ""))

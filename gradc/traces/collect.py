@@ -1,6 +1,7 @@
 """Tell, of each Program that a backend is given, what it is: the backends see Programs, and the journal says of which region.
 
-    collecting(found): while inside, ``found`` is called with each CapturedProgram, as it is captured
+    Collector(found): ``found`` is called with each Program and its Origin, as it is captured
+    collecting(found): while inside, ``found`` is called with each CapturedProgram
 
 In one thread the journal tells of a backward just before it is lowered, and of a region just after its forward was.
 """
@@ -20,24 +21,18 @@ from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, telling
 from gradc.torch_private.traces import Compilation, compilation
-from gradc.traces.captured import CapturedProgram, name_of_backward, name_of_forward
+from gradc.traces.captured import CapturedProgram, Origin
 
-Found = Callable[[CapturedProgram], None]
+Found = Callable[[Program, Origin], None]
 
 PIECE = "compiled_autograd"  # the name of a piece of a captured backward pass, which is of no one region
 _BACKWARD = re.compile(r"backward of segment (\d+) of (.+)")
 
 
-def segment_of(event: Event) -> tuple[str, int] | None:
-    """The region and the number of the segment whose backward the journal tells of; None for another event."""
-    found = _BACKWARD.match(str(event.what)) if event.artifact == "graphs" else None
-    return found and (found[2], int(found[1]))
-
-
 @contextlib.contextmanager
-def collecting(found: Found) -> Iterator[None]:
+def collecting(found: Callable[[CapturedProgram], None]) -> Iterator[None]:
     """See the module's docstring. What was compiled before is not told, nor its backwards."""
-    collector = Collector(found)
+    collector = Collector(lambda program, origin: found(CapturedProgram.of(program, origin)))
     with watched(collector.watch), telling(collector):
         yield
 
@@ -48,9 +43,8 @@ class Collector:
     def __init__(self, found: Found) -> None:
         self._found = found
         self._said = _Said()
-        self._num_pieces = itertools.count()
-        self._states: collections.defaultdict[tuple[str, int], itertools.count[int]] = collections.defaultdict(itertools.count)
-        self._forwards: collections.defaultdict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
+        self._numbers: collections.defaultdict[tuple[str, int | None], itertools.count[int]]
+        self._numbers = collections.defaultdict(itertools.count)
         self._compilations: dict[str, Compilation | None] = {}
 
     def append(self, event: Event) -> None:
@@ -58,8 +52,10 @@ class Collector:
         if isinstance(event.what, Graph):
             if self._said.forward is not None:
                 self._tell_forward(event.what.name, self._said.forward)
-        elif (segment := segment_of(event)) is not None:
-            self._said.backward = segment
+        elif event.artifact == "recompiles":
+            self._said.reason = str(event.what)
+        elif event.artifact == "graphs" and (backward := _BACKWARD.match(str(event.what))):
+            self._said.backward = backward[2], int(backward[1])
 
     def watch(self, lower: Lower) -> Lower:
         """A backend, watched."""
@@ -73,25 +69,27 @@ class Collector:
 
     def _tell(self, program: Program) -> None:
         """A Program without calls, as what is left where Python only hands something on, is not worth a word."""
-        of, self._said.backward, self._said.forward = self._said.backward, None, None
+        of, reason = self._said.backward, self._said.reason
+        self._said.backward, self._said.forward, self._said.reason = None, None, ""
         if not program.instructions:
             return
         if of is not None:
-            self._tell_backward(*of, program)
+            region, segment = of
+            about = f"{region}, segment {segment}: "
+            why = reason.removeprefix(about) if reason.startswith(about) else ""
+            self._found(program, Origin(region, segment, self._number(*of), why, self._compilations.get(region)))
         elif program.name == PIECE:
-            self._found(CapturedProgram(f"gradc_{PIECE}_{next(self._num_pieces)}", program))
+            self._found(program, Origin("", None, self._number("", None), reason))
         else:
             self._said.forward = program
 
     def _tell_forward(self, region: str, program: Program) -> None:
         self._said.forward = None
         of = self._compilations[region] = compilation() or self._compilations.get(_region_of(region))
-        name = name_of_forward(region, next(self._forwards[region]))
-        self._found(CapturedProgram(name, program, None, of, torch.is_grad_enabled()))
+        self._found(program, Origin(region, None, self._number(region, None), "", of, torch.is_grad_enabled()))
 
-    def _tell_backward(self, region: str, segment: int, program: Program) -> None:
-        name = name_of_backward(region, segment, next(self._states[region, segment]))
-        self._found(CapturedProgram(name, program, None, self._compilations.get(region)))
+    def _number(self, region: str, segment: int | None) -> int:
+        return next(self._numbers[region, segment])
 
 
 class _Said(threading.local):
@@ -99,6 +97,7 @@ class _Said(threading.local):
 
     forward: Program | None = None
     backward: tuple[str, int] | None = None
+    reason = ""
 
 
 def _region_of(name: str) -> str:

@@ -2,7 +2,8 @@
 
     programs: function or module -> (arguments -> CapturedPrograms)
 
-The function runs once with its backward, as ``gradc.explain`` runs it, on copies of its arguments and of a module.
+The function runs once with its backward, as ``gradc.explain`` runs it, on copies of its arguments and of a module; twice, if
+inputs are to be kept and compiled autograd captured a pass.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def programs(
 
     Returns:
         A function of the arguments, which are copied, as a module is, that returns the programs in the order in which they
-        were captured. Not among them: what compiled autograd captures for its native replay (``compiled_autograd.last_graph``).
+        were captured. Of a backward pass that compiled autograd captures, the pieces between nodes that run live are programs;
+        with ``create_graph=True`` it has none (``compiled_autograd.last_graph`` shows the whole pass).
 
     Raises:
         ConfigError: for an unknown backend, or an argument that cannot be copied.
@@ -60,9 +62,12 @@ def programs(
         inputs = _Inputs()
         with collecting(found.append), watched(inputs.watch) if with_inputs else contextlib.nullcontext():
             _run_on_copies(compiled, args)
+            num_found = len(found)
+            if with_inputs and any(inputs.of(program.program) is None for program in found):
+                _run_on_copies(compiled, args)  # a backward pass runs live when it is captured, and its pieces after that
         if with_inputs:
             reset()  # what was compiled meanwhile runs behind Python that looks at its inputs
-        return tuple(dataclasses.replace(program, inputs=inputs.of(program.program)) for program in found)
+        return tuple(dataclasses.replace(program, inputs=inputs.of(program.program)) for program in found[:num_found])
 
     return run
 

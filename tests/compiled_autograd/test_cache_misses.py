@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import gradc
 from gradc import compiled_autograd
-from gradc.journal import listening
+from gradc.journal import listening, logger
 
 
 def reasons(*backwards: Callable[[], None]) -> str:
@@ -85,9 +87,19 @@ def test_closest_is_the_earlier_graph_that_agrees_longest() -> None:
     assert "closest: captured graph 0;" in text
 
 
-def test_first_graph_has_none() -> None:
-    text = reasons(lambda: product(leaf(3)).backward())
-    assert text.startswith("Cache miss due to new autograd node: torch::autograd::GraphRoot") and "closest" not in text
+def test_the_first_graph_is_logged_and_no_recapture(caplog: pytest.LogCaptureFixture) -> None:
+    target = logger("recompiles")
+    with caplog.at_level(logging.DEBUG, target.name):
+        target.addHandler(caplog.handler)
+        assert not reasons(lambda: product(leaf(3)).backward())
+    target.removeHandler(caplog.handler)
+    assert caplog.messages[0].startswith("Cache miss due to new autograd node: torch::autograd::GraphRoot")
+    assert not any("closest" in message for message in caplog.messages)
+
+
+def test_of_all_sizes_that_changed_listeners_are_told_the_first() -> None:
+    (text,) = (reasons(*(lambda n=n: product(leaf(n)).backward() for n in (3, 4))).splitlines()[0],)
+    assert text.startswith("Cache miss due to changed shapes: ") and re.search(r"as dynamic \(and \d+ other sizes\)$", text)
 
 
 def test_other_order() -> None:

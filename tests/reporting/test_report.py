@@ -191,3 +191,18 @@ def test_the_command(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", f"{tmp_path / 'mine.py'}:step", "--output", str(page), "--no-check"]) == 0
     assert "2 graphs, " in capsys.readouterr().out and "aten.sin.default" in page.read_text()
+
+
+def test_backward_passes_that_compiled_autograd_captures(tmp_path):
+    weight = torch.ones(3, 2, requires_grad=True)
+
+    def step(x):
+        with gradc.compiled_autograd.enable():
+            (x @ weight).tanh().sum().backward()
+
+    found = gradc.report(tmp_path / "report.html", step, torch.ones(2, 3), is_checked=False)
+    first, second = found.graphs
+    assert [first.name, second.name] == [f"piece {number} of captured backward passes" for number in (0, 1)]
+    assert (first.phase, first.num_runs, first.reason) == (Phase.BACKWARD, 0, "")
+    assert second.num_runs == 1 and second.seconds and "its leaf has a .grad now" in second.reason
+    assert "aten.tanh_backward.default" in {op.name for op in found.ops if found.graphs[op.graph] is second}

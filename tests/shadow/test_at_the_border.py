@@ -80,14 +80,35 @@ def test_a_subclass_is_left_out_before_it_is_asked_anything():
     assert counted() == {"left out: a tensor subclass": 1} and not Seen.names
 
 
+def cond(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).sum()
+
+
+class RaisesInCopies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if torch._dynamo.eval_frame._stance.stance == "force_eager":
+            raise RuntimeError("runs in eager's copy")
+        return grad
+
+
 def test_what_eager_s_copy_of_a_backward_raises_is_not_the_user_s():
-    """Here torch.cond, which compiles itself, and cannot where nothing is to be compiled."""
     x = torch.ones(3, requires_grad=True)
-    branches = lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).sum()
-    gradc.compile(branches, options=VERIFY)(x).backward()
-    (expected,) = torch.autograd.grad(branches(x), x)
-    assert same_bits(x.grad, expected)
+    gradc.compile(lambda x: (RaisesInCopies.apply(x.sin()) * 2).sum(), options=VERIFY)(x).backward()
+    assert same_bits(x.grad, 2 * torch.ones(3).cos())
     assert any("in eager's copy" in reason for reason in counted())
+
+
+def test_cond_is_verified():
+    """It compiles itself in eager, and raised in eager's copy, where nothing was to be compiled."""
+    x = torch.ones(3, requires_grad=True)
+    gradc.compile(cond, options=VERIFY)(x).backward()
+    assert same_bits(x.grad, torch.autograd.grad(cond(x), x)[0])
+    assert counted() == {"calls": 1, "backwards": 1}
 
 
 def test_a_weight_that_the_call_freezes_is_verified():

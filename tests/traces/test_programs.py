@@ -157,6 +157,18 @@ def test_pieces_of_a_captured_backward_pass():
     assert repr(found) == "<gradc_compiled_autograd_0, 3 calls>"
 
 
+def test_a_backward_pass_that_the_native_replay_captures(tmp_path):
+    def step(x, w):
+        with gradc.compiled_autograd.enable():
+            (x @ w).tanh().sum().backward()
+
+    args = torch.ones(2, 3), torch.ones(3, 2, requires_grad=True)
+    (found,) = gradc.programs(step, with_inputs=True)(*args)
+    assert found.name == "gradc_compiled_autograd_0" and "aten.tanh_backward" in str(found)
+    step(*args)
+    assert any(same_bits(output, args[1].grad) for output in run_saved(found, tmp_path))
+
+
 def test_nothing_is_left_behind():
     module, x = model(), torch.ones(5, 6, requires_grad=True)
     state = torch.get_rng_state()

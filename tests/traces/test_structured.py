@@ -103,3 +103,15 @@ def test_another_state_is_a_recapture():
 
 def test_without_torch_trace_nobody_listens():
     assert not is_traced() and not journal.is_heard("graphs") and lookup_backend("eager") is lookup_backend("eager")
+
+
+def test_backward_passes_that_compiled_autograd_captures():
+    told = []
+    with pytest.MonkeyPatch.context() as patch, tracing_structured():
+        patch.setattr("gradc.traces.structured.trace_artifact", lambda name, text, of=None: told.append((name, text())))
+        gradc.reset()
+        for size in (2, 3):
+            with gradc.compiled_autograd.enable():
+                torch.ones(size, requires_grad=True).sin().sum().backward()
+    assert [name for name, _ in told][:2] == ["gradc_compiled_autograd_0", "gradc_recapture"]
+    assert "aten.cos" in told[0][1] and "changed shapes" in told[1][1]
