@@ -72,10 +72,6 @@ class CapturedProgram:
     compilation: Compilation | None = None
     is_grad_enabled: bool = False
 
-    @staticmethod
-    def of(program: Program, origin: Origin) -> CapturedProgram:
-        return CapturedProgram(origin.name, program, None, origin.compilation, origin.is_grad_enabled)
-
     def __repr__(self) -> str:
         return f"<{self.name}, {len(self.program.instructions)} calls>"
 
@@ -106,3 +102,8 @@ class CapturedProgram:
         inputs = self.inputs if inputs is None else inputs
         save(script(self.program, self.name, inputs, is_grad_enabled=self.is_grad_enabled), path)
         return path
+
+
+def captured_program(program: Program, origin: Origin) -> CapturedProgram:
+    """Without inputs."""
+    return CapturedProgram(origin.name, program, None, origin.compilation, origin.is_grad_enabled)

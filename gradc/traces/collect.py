@@ -21,7 +21,7 @@ from gradc.backends import Lower, Runner, watched
 from gradc.ir.program import Program
 from gradc.journal import Event, Graph, telling
 from gradc.torch_private.traces import Compilation, compilation
-from gradc.traces.captured import CapturedProgram, Origin
+from gradc.traces.captured import CapturedProgram, Origin, captured_program
 
 Found = Callable[[Program, Origin], None]
 
@@ -32,7 +32,7 @@ _BACKWARD = re.compile(r"backward of segment (\d+) of (.+)")
 @contextlib.contextmanager
 def collecting(found: Callable[[CapturedProgram], None]) -> Iterator[None]:
     """See the module's docstring. What was compiled before is not told, nor its backwards."""
-    collector = Collector(lambda program, origin: found(CapturedProgram.of(program, origin)))
+    collector = Collector(lambda program, origin: found(captured_program(program, origin)))
     with watched(collector.watch), telling(collector):
         yield
 
@@ -53,7 +53,7 @@ class Collector:
             if self._said.forward is not None:
                 self._tell_forward(event.what.name, self._said.forward)
         elif event.artifact == "recompiles":
-            self._said.reason = str(event.what)
+            self._said.recapture = str(event.what)
         elif event.artifact == "graphs" and (backward := _BACKWARD.match(str(event.what))):
             self._said.backward = backward[2], int(backward[1])
 
@@ -69,8 +69,8 @@ class Collector:
 
     def _tell(self, program: Program) -> None:
         """A Program without calls, as what is left where Python only hands something on, is not worth a word."""
-        of, reason = self._said.backward, self._said.reason
-        self._said.backward, self._said.forward, self._said.reason = None, None, ""
+        of, reason = self._said.backward, self._said.recapture
+        self._said.backward, self._said.forward, self._said.recapture = None, None, ""
         if not program.instructions:
             return
         if of is not None:
@@ -97,7 +97,7 @@ class _Said(threading.local):
 
     forward: Program | None = None
     backward: tuple[str, int] | None = None
-    reason = ""
+    recapture = ""
 
 
 def _region_of(name: str) -> str:
