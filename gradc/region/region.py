@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradc import native
+from gradc.analysis.devices import refuse_several_devices
 from gradc.analysis.facts import analyse
 from gradc.analysis.hoist import Hoisted, hoist
 from gradc.analysis.order import LiveNode, live_order
@@ -66,6 +67,7 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     """
     segments = cut(hoisted, outputs.edges, outputs.made_between, is_split_at_leaves=is_split_at_leaves)
     refuse_views_used_inside(hoisted.tape, outputs, segments)
+    refuse_several_devices(segments)
     order = live_order(hoisted, segments, outputs)
     returned = choose_returned(hoisted, outputs, segments)
     forward = forward_program(hoisted, returned)

@@ -259,7 +259,7 @@ def autocast_of_the_host(compile: Compiler, device: Device) -> Any:
 # ---- several devices
 
 
-@program()
+@program("backward on several devices")
 def host_and_device(compile: Compiler, device: Device) -> Any:
     near, far = leaf(torch.device("cpu"), 4, 4), leaf(device, 4, 4)
     y, z = compile(lambda near, far: ((near.sin() @ near).to(device) + far.cos(), far.exp().cpu() * near))(near, far)
@@ -276,7 +276,7 @@ def scalar_of_the_host(compile: Compiler, device: Device) -> Any:
     return x, scale, y
 
 
-@program(num_devices=2)
+@program("backward on several devices", num_devices=2)
 def two_devices(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(other(device), 4, 4)
     y = compile(lambda x, w: ((x.sin() @ x).to(other(device)) @ w).tanh())(x, w)

@@ -228,6 +228,19 @@ def on_a_stream(compile: Compiler, device: Device) -> Any:
     return x, w, b, y, sorted(found)
 
 
+@program("backward on several devices", num_devices=2)
+def on_a_stream_of_each(compile: Compiler, device: Device) -> Any:
+    x, w = leaf(device, 4, 4), leaf(other(device), 4, 4)
+    step = compile(lambda x, w: ((x.sin() @ x).to(other(device)) @ w).tanh().sum())
+    streams = torch.Stream(device), torch.Stream(other(device))
+    with streams[0], streams[1]:
+        y = step(x, w)
+    with products_of(*streams) as found:
+        y.backward()
+    torch.accelerator.synchronize()
+    return x, w, y, sorted(found)
+
+
 @contextlib.contextmanager
 def products_of(*streams: torch.Stream) -> Iterator[set[str]]:
     """On which devices matrices are multiplied inside, and whether on one of these streams. Only the simulated device tells."""

@@ -23,7 +23,7 @@ def test_what_is_not_done_there_is_counted() -> None:
         "gradc_captured": "compiled autograd: device other than the CPU",
         "gradc:inductor": "program that Inductor cannot compile",
     }
-    outcomes = run([f"{compiler}:{name}" for compiler in reasons for name in ("mlp", "host_and_device")])
+    outcomes = run([f"{compiler}:{name}" for compiler in reasons for name in ("mlp", "scalar_of_the_host")])
     for job, outcome in outcomes.items():
         assert outcome.differences == ()
         assert list(outcome.fallbacks) == [reasons[job.rsplit(":", 1)[0]]]
