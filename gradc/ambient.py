@@ -17,10 +17,12 @@ from typing import Any
 import torch
 
 from gradc.torch_private.modes import (
+    autocast_devices,
     autocast_nesting,
     close_autocast,
     close_transforms,
     is_anomaly_enabled,
+    is_any_autocast_enabled,
     is_below_autograd,
     is_forward_ad_active,
     is_functorch_active,
@@ -28,8 +30,6 @@ from gradc.torch_private.modes import (
     num_dispatch_modes,
     transforms,
 )
-
-DEVICES: tuple[str, ...] = ("cpu",) + (("cuda",) if torch.cuda.is_available() else ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,19 +83,20 @@ def unsupported_mode() -> str:
 
 
 def autocast_state() -> AutocastState:
-    """The autocast that is active in this thread now, for the device types of this machine.
+    """The autocast that is active in this thread now, of every device type.
 
     While autocast is being applied to an op it counts as off, as it does for the ops that the op calls.
     """
-    return AutocastState(
-        tuple((device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device))
-    )
+    if not is_any_autocast_enabled():
+        return NO_AUTOCAST
+    enabled = (device for device in autocast_devices() if torch.is_autocast_enabled(device))
+    return AutocastState(tuple(sorted((device, torch.get_autocast_dtype(device)) for device in enabled)))
 
 
 def set_autocast(state: AutocastState) -> None:
     """Make ``state`` the autocast of this thread. The weight-cast cache and its nesting stay as they are."""
     enabled = dict(state.enabled)
-    for device in DEVICES:
+    for device in autocast_devices():
         torch.set_autocast_enabled(device, device in enabled)
         if device in enabled:
             torch.set_autocast_dtype(device, enabled[device])
@@ -113,7 +114,7 @@ def autocast_set_to(state: AutocastState) -> Iterator[None]:
 
 
 def _autocast_settings() -> list[tuple[str, bool, torch.dtype]]:
-    return [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+    return [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in autocast_devices()]
 
 
 def _restore_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:

@@ -45,6 +45,12 @@ def no_mkldnn():
 
 
 @contextlib.contextmanager
+def both(first, second):
+    with first, second:
+        yield
+
+
+@contextlib.contextmanager
 def default_dtype(dtype):
     torch.set_default_dtype(dtype)
     try:
@@ -57,6 +63,8 @@ def default_dtype(dtype):
 SETTINGS = {
     "autocast to bfloat16": ("autocast", lambda: torch.autocast("cpu", torch.bfloat16)),
     "autocast to float16": ("autocast", lambda: torch.autocast("cpu", torch.float16)),
+    "autocast of another machine's device": ("autocast", lambda: torch.autocast("xpu", torch.bfloat16)),
+    "autocast of two devices": ("autocast", lambda: both(torch.autocast("xpu", torch.bfloat16), torch.autocast("cpu"))),
     "deterministic": ("is_deterministic", deterministic),
     "matmul precision": ("matmul_precision", lambda: matmul_precision("medium")),
     "no mkldnn": ("is_mkldnn_enabled", no_mkldnn),

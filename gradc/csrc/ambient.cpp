@@ -14,6 +14,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <map>
 
 namespace gradc {
 
@@ -41,15 +42,28 @@ std::string device_name(size_t position) {
   return c10::DeviceTypeName(Ambient::devices[position], /*lower_case=*/true);
 }
 
-// As AutocastState.enabled in gradc/ambient.py: the enabled device types with their dtypes.
-py::tuple enabled_in(const Ambient::Autocast& autocast) {
-  py::list enabled;
+// As AutocastState.enabled in gradc/ambient.py: the enabled device types with their dtypes, sorted.
+std::map<std::string, at::ScalarType> enabled_in(const Ambient::Autocast& autocast) {
+  std::map<std::string, at::ScalarType> enabled;
   for (size_t i = 0; i < autocast.size(); ++i) {
     if (autocast[i] >= 0) {
-      enabled.append(py::make_tuple(device_name(i), dtype_of(static_cast<at::ScalarType>(autocast[i]))));
+      enabled.emplace(device_name(i), static_cast<at::ScalarType>(autocast[i]));
     }
   }
-  return py::tuple(enabled);
+  return enabled;
+}
+
+py::tuple to_python(const std::map<std::string, at::ScalarType>& enabled) {
+  py::list pairs;
+  for (const auto& [device, dtype] : enabled) {
+    pairs.append(py::make_tuple(device, dtype_of(dtype)));
+  }
+  return py::tuple(pairs);
+}
+
+// Nearly always: one look, where each device type would take one.
+bool is_autocast_off() {
+  return (c10::autocast_dispatch_keyset - c10::impl::tls_local_dispatch_key_set().excluded_).empty();
 }
 
 std::string name_of(at::ScalarType type) {
@@ -60,7 +74,7 @@ std::string name_of(at::ScalarType type) {
 
 py::dict to_python(const Ambient& ambient) {
   py::dict fields;
-  fields["autocast"] = enabled_in(ambient.autocast);
+  fields["autocast"] = to_python(enabled_in(ambient.autocast));
   fields["is_deterministic"] = ambient.is_deterministic;
   fields["matmul_precision"] = name_of(ambient.matmul_precision);
   fields["is_mkldnn_enabled"] = ambient.is_mkldnn_enabled;
@@ -83,7 +97,8 @@ Ambient::Autocast autocast_of(const AutocastByName& enabled) {
 Ambient Ambient::read() {
   const auto& context = at::globalContext();
   Ambient ambient;
-  for (size_t i = 0; i < devices.size(); ++i) {
+  ambient.autocast.fill(-1);
+  for (size_t i = 0; i < devices.size() && !is_autocast_off(); ++i) {
     const bool is_enabled = at::autocast::is_autocast_enabled(devices[i]);
     ambient.autocast[i] = is_enabled ? static_cast<int64_t>(at::autocast::get_autocast_dtype(devices[i])) : -1;
   }
@@ -115,10 +130,8 @@ Ambient Ambient::of(const Autocast& autocast, const Modes& modes) {
 std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient) {
   const auto yes_or_no = [](bool is_true) { return is_true ? "yes" : "no"; };
   std::string autocast;
-  for (size_t i = 0; i < ambient.autocast.size(); ++i) {
-    if (ambient.autocast[i] >= 0) {
-      autocast += (autocast.empty() ? "" : " ") + device_name(i) + " " + name_of(static_cast<at::ScalarType>(ambient.autocast[i]));
-    }
+  for (const auto& [device, dtype] : enabled_in(ambient.autocast)) {
+    autocast += (autocast.empty() ? "" : " ") + device + " " + name_of(dtype);
   }
   return {{"autocast", autocast.empty() ? "off" : autocast},
           {"is_deterministic", yes_or_no(ambient.is_deterministic)},

@@ -23,7 +23,9 @@ class module_;
 namespace gradc {
 
 struct Ambient {
-  static constexpr std::array<at::DeviceType, 2> devices = {at::kCPU, at::kCUDA};
+  // All that torch has autocast for (_AUTOCAST_SUPPORTED_DEVICES): a backend of somebody's own comes to a process at any time.
+  static constexpr std::array<at::DeviceType, 10> devices = {at::kCPU, at::kCUDA, at::kMTIA, at::kMAIA, at::kXPU,
+                                                             at::kIPU, at::kHPU, at::kXLA, at::kPrivateUse1, at::kMPS};
   static constexpr size_t num_modes = 5;
   using Autocast = std::array<int64_t, devices.size()>; // the dtype by device type, -1 where autocast is off
   using Modes = std::array<int64_t, num_modes>;

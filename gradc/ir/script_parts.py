@@ -16,7 +16,8 @@ GRAD_MODE = False
 
 
 def devices() -> tuple[str, ...]:
-    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    accelerator = torch.accelerator.current_accelerator()
+    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 def set_autocast(dtypes: dict[str, torch.dtype]) -> None:

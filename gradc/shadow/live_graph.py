@@ -12,6 +12,7 @@ from torch import Tensor
 from gradc.shadow.arrivals import Edge
 from gradc.shadow.copies import is_of_copies
 from gradc.torch_private.autograd import sequence_nr
+from gradc.torch_private.modes import is_any_autocast_enabled
 
 _CAST = "ToCopyBackward0"
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -83,7 +84,7 @@ def cut_at_casts(outputs: Sequence[Output], inputs: Sequence[Input], inside: lis
 
     A weight that the user casts besides is left out, and one whose copy is from before the call: eager has made another.
     """
-    if not any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+    if not is_any_autocast_enabled():
         return list(inputs)
     live = _casts(inside)
     earlier = _casts({following for node in inside for following, _ in node.next_functions} - {None, *inside})

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from gradc.ambient import DEVICES
 from gradc.bits import same_bits
+from gradc.torch_private.modes import autocast_devices
 
 Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 
@@ -55,7 +55,7 @@ def _of_cuda() -> dict[str, Access]:
 
 def _all() -> dict[str, Access]:
     found = {**_SETTINGS, **_of_numpy(), **_of_cuda()}
-    for device in DEVICES:
+    for device in autocast_devices():
         found |= _of_device(device)
     return found
 

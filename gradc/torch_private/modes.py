@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-_AUTOGRAD_KEYS = {"cpu": "AutogradCPU", "cuda": "AutogradCUDA"}
-
 
 def dispatch_modes() -> list[Any]:
     """The Python dispatch modes active in this thread, outermost first."""
@@ -134,17 +131,28 @@ def _close_dual_level() -> None:
     torch._C._exit_dual_level(level=level)
 
 
+def autocast_devices() -> list[str]:
+    """The device types that torch has autocast for, those of other machines too; PrivateUse1 by the name it has now."""
+    return torch._C._autocast_supported_devices()
+
+
+def is_any_autocast_enabled() -> bool:
+    return torch._C._is_any_autocast_enabled()
+
+
 @functools.cache
 def has_autocast_kernel(op: Any, device_type: str) -> bool:
     """True for an op (an overload) whose arguments autocast casts on that device type."""
     if not isinstance(op, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(op.name()):
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device_type])
+    key = "Autocast" + torch._C._dispatch_key_for_device(device_type)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def has_autograd_kernel(op: Any, device_type: str) -> bool:
     """True for an op (an overload) that torch runs with autograd off on that device type, since it brings a formula."""
-    keys, name = ("Autograd", _AUTOGRAD_KEYS.get(device_type, "AutogradOther")), op.name()
+    own = "Autograd" + torch._C._dispatch_key_for_device(device_type)
+    keys, name = ("Autograd", own if hasattr(torch._C.DispatchKey, own) else "AutogradOther"), op.name()
     return any(
         torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
         and not torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough(name, key)

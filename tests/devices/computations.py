@@ -247,6 +247,53 @@ def autocast_on_and_off(compile: Compiler, device: Device) -> Any:
 
 
 @program()
+def backward_under_autocast(compile: Compiler, device: Device) -> Any:
+    """One graph, three backwards: the autocast that counts is the one in force when backward runs."""
+    x, w, b = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8)
+    step = compile(affine)
+    grads = []
+    for enabled, dtype in ((False, torch.bfloat16), (True, torch.bfloat16), (True, torch.float16), (False, torch.float16)):
+        loss = step(x, w, b).square().sum()
+        with torch.autocast(device.type, dtype, enabled=enabled):
+            grads.append(torch.autograd.grad(loss, (x, w, b)))
+    return grads
+
+
+@program()
+def backward_first_under_autocast(compile: Compiler, device: Device) -> Any:
+    x, w, b = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8)
+    step = compile(affine)
+    grads = []
+    for enabled in (True, False):
+        loss = step(x, w, b).square().sum()
+        with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+            grads.append(torch.autograd.grad(loss, (x, w, b)))
+    return grads
+
+
+@program()
+def higher_order_under_autocast(compile: Compiler, device: Device) -> Any:
+    x, w, b = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8)
+    step = compile(affine)
+    for enabled in (False, True):
+        y = step(x, w, b).square().sum()
+        with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+            (grad,) = torch.autograd.grad(y, x, create_graph=True)
+            grad.square().sum().backward()
+    return x, w, b
+
+
+@program()
+def weights_cast_once(compile: Compiler, device: Device) -> Any:
+    x, w = leaf(device, 8, 8), leaf(device, 8, 8)
+    step = compile(lambda x, w: ((x @ w).relu() @ w).float())
+    with torch.autocast(device.type, torch.bfloat16):
+        y = step(x, w) + step(x, w)
+    y.square().sum().backward()
+    return x, w, y
+
+
+@program()
 def autocast_of_the_host(compile: Compiler, device: Device) -> Any:
     x, w, b = leaf(device, 4, 4), leaf(device, 4, 4), leaf(device, 4)
     step = compile(affine)
