@@ -79,6 +79,8 @@ def _refuse_what_eager_must_run(graph: torch.fx.GraphModule, inputs: Sequence[An
     for node in graph.graph.nodes:
         if "register_hook" in str(node.target):  # traced, it would be baked into backward; eager calls it each time
             raise UnsupportedError("hook registered inside", where=user_line(node))
+        if str(node.target).startswith("streams."):  # a Program has tensors only, and would leave it out
+            raise UnsupportedError("stream", str(node.target), user_line(node))
 
 
 def _backward_autocast() -> AutocastState | None:

@@ -75,6 +75,7 @@ def patches() -> Patches:
             dynamo.leave_closed(is_ours),
             dynamo.let_python_choose(is_ours),
             dynamo.leave_kernels_alone(is_ours),
+            dynamo.leave_streams_to_python(is_ours),
             dynamo.note_what_others_give_up(is_ours),
             dynamo.read_from_the_tensor(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),

@@ -137,6 +137,12 @@ std::mutex calls_lock;
 bool is_watched = false;
 std::vector<std::string> calls;
 
+void note(const std::string& op, c10::DeviceIndex device, c10::StreamId stream) {
+  if (const std::lock_guard lock(calls_lock); is_watched) {
+    calls.push_back(op + " " + std::to_string(device) + "." + std::to_string(stream));
+  }
+}
+
 void refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
   std::optional<c10::Device> found;
   const auto visit = [&](const at::Tensor& tensor) {
@@ -156,8 +162,8 @@ void refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& 
       }
     }
   }
-  if (const std::lock_guard lock(calls_lock); is_watched && found) {
-    calls.push_back(op.schema().name() + " " + std::to_string(found->index()) + "." + std::to_string(streams[found->index()]));
+  if (found) {
+    note(op.schema().name(), found->index(), streams[found->index()]);
   }
 }
 
@@ -221,9 +227,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(next.device(), std::exchange(streams[index(next.device())], next.id()));
   }
-  // All work is done when it is asked for: there is nothing to wait for.
+  // All work is done when it is asked for: there is nothing to wait for. Who waits is told all the same.
   void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
+  void block(void*, const c10::Stream& stream) const override { note("wait", stream.device_index(), stream.id()); }
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
   bool queryStream(const c10::Stream&) const override { return true; }

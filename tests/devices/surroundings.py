@@ -242,7 +242,7 @@ def on_a_stream_of_each(compile: Compiler, device: Device) -> Any:
 
 
 @contextlib.contextmanager
-def products_of(*streams: torch.Stream) -> Iterator[set[str]]:
+def products_of(*streams: torch.Stream, op: str = "aten::mm") -> Iterator[set[str]]:
     """On which devices matrices are multiplied inside, and whether on one of these streams. Only the simulated device tells."""
     names = {f"{stream.device_index}.{stream.stream_id}": f"{stream.device_index}: as forward" for stream in streams}
     found: set[str] = set()
@@ -252,7 +252,7 @@ def products_of(*streams: torch.Stream) -> Iterator[set[str]]:
     torch.ops.simulated.watch(True)
     yield found
     calls = [call.split() for call in torch.ops.simulated.watch(False)]
-    found |= {names.get(where, f"{where[0]}: elsewhere") for op, where in calls if op == "aten::mm"}
+    found |= {names.get(where, f"{where[0]}: elsewhere") for called, where in calls if called == op}
 
 
 @program()
@@ -275,6 +275,25 @@ def verified(compile: Compiler, device: Device) -> Any:
     for _ in range(4):
         step(constant(device, 4, 4), w, b).square().sum().backward()
     return w, b
+
+
+@program()
+def stream_inside(compile: Compiler, device: Device) -> Any:
+    """A part of the function on a stream of its own, and so the same part of backward."""
+    x, w, b = leaf(device, 4, 4), leaf(device, 4, 4), leaf(device, 4)
+    stream = torch.Stream(device)
+
+    def run(x, w, b):
+        with stream:
+            y = affine(x, w, b)
+        return y.sum()
+
+    with products_of(stream) as forward:
+        y = compile(run)(x, w, b)
+    with products_of(stream) as backward:
+        y.backward()
+    torch.accelerator.synchronize()
+    return x, w, b, y, sorted(forward), sorted(backward)
 
 
 @program(num_devices=2)
@@ -300,3 +319,18 @@ def moved_while_compiled(compile: Compiler, device: Device) -> Any:
         loss.backward()
         losses.append(loss.detach())
     return net, losses
+
+
+@program("stream")
+def stream_waits_inside(compile: Compiler, device: Device) -> Any:
+    x, stream = leaf(device, 4), torch.Stream(device)
+
+    def run(x):
+        torch.accelerator.current_stream(device).wait_stream(stream)
+        return x.sin() * 2
+
+    step = compile(run)
+    with products_of(stream, op="wait") as found:
+        y = step(x)
+        y.sum().backward()
+    return x, y, sorted(found)

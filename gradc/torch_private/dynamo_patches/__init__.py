@@ -38,6 +38,7 @@ from gradc.torch_private.dynamo_patches.random_numbers import take_drawn_numbers
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
+from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
 from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
@@ -75,6 +76,7 @@ __all__ = [
     "leave_kernels_alone",
     "leave_out_unused_guards",
     "leave_out_unused_work",
+    "leave_streams_to_python",
     "leave_the_process_as_it_is",
     "let_python_choose",
     "look_through_compiled_modules",
