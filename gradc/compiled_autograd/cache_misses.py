@@ -107,10 +107,10 @@ def not_dynamic(reason: str) -> None:
 @torch.compiler.disable  # where a compiled step called the backward pass, what is printed of it is no part of the step
 def captured(graph: Callable[[], Any]) -> None:
     """Print the captured graph, with metadata of values."""
-    for artifact in ("compiled_autograd", "compiled_autograd_verbose"):
-        if is_logged(artifact):
-            log(artifact, "TRACED GRAPH\n===== Compiled autograd graph =====\n" + _code(graph()))
-            return
+    names = ("compiled_autograd", "compiled_autograd_verbose")
+    logged = [artifact for artifact in names if is_logged(artifact)]
+    if logged or is_heard(names[0]):
+        log([*logged, names[0]][0], "TRACED GRAPH\n===== Compiled autograd graph =====\n" + _code(graph()))
 
 
 def _code(graph: Any) -> str:

@@ -60,13 +60,14 @@ class NativeSegment:
 
 @dataclasses.dataclass(frozen=True)
 class RegionSpec:
-    """What ``gradc._C.Region`` reads.
+    """What ``gradc._C.Region`` reads. ``name`` is for profiles.
 
     ``made`` are the primals that a direct call makes by itself, behind its arguments: (position of what it is made of, dtype of
     the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it, each (what, number, depth).
     ``shapes`` are the expressions whose values each call must bring.
     """
 
+    name: str
     forward: Any
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
@@ -94,6 +95,7 @@ def region_spec(
     owner |= {edge: segment.number for segment in segments for edge in segment.entries}
     forced = backwards.settings.backward_autocast
     return RegionSpec(
+        backwards.name,
         forward,
         [_segment(hoisted.tape, returned, segment, owner, shapes) for segment in segments],
         list(hoisted.program.symbols.values()),

@@ -4,6 +4,7 @@
 #include "csrc/plain.h"
 
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -105,6 +106,7 @@ Called call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
     const std::vector<int64_t>& shapes) {
+  RECORD_USER_SCOPE("gradc: forward of " + region->name);
   auto values = run_without_gil(*region->forward, primals);
   Nodes nodes;
   nodes.reserve(region->segments.size());

@@ -113,6 +113,7 @@ struct MadeNode {
 };
 
 struct RegionLayout {
+  std::string name; // for profiles
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
   std::vector<SymbolSource> symbols; // `slot` is the position of a primal here

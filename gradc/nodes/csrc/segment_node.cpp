@@ -8,6 +8,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
@@ -99,6 +100,7 @@ void SegmentNode::refuse_second_backward(const std::vector<int64_t>& read, bool 
 }
 
 variable_list SegmentNode::apply(variable_list&& tangents) {
+  RECORD_USER_SCOPE("gradc: backward of segment " + std::to_string(number_) + " of " + region_->name);
   const std::lock_guard lock(mutex_);
   show_hidden_edges();
   const bool is_compilable = !at::GradMode::is_enabled() && is_usual(tangents);

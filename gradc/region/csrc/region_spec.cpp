@@ -59,6 +59,7 @@ std::vector<MadeNode> make_live_order(const Spec& spec) {
 std::shared_ptr<RegionLayout> make_region(const py::object& object) {
   const Spec spec("RegionSpec", object);
   auto region = std::make_shared<RegionLayout>();
+  region->name = spec.get<std::string>("name");
   region->forward = spec.get<std::shared_ptr<Plan>>("forward");
   for (const py::handle segment : spec["segments"]) {
     region->segments.push_back(make_segment(segment));
