@@ -3,9 +3,10 @@
     check: (step, arguments, steps, against) -> Report
 
 What is compared after each step, bit for bit: the results; the gradients of every parameter and tensor argument, Nones,
-dtypes and strides included; what the step left in parameters, buffers, arguments, optimizers, and in the models and tensors
-that it names; and the state of the generators of random numbers. Eager runs twice: what is not eager's own the second time
-is nothing to compare with. On a difference, the step is run again, recorded, to find where it begins (``locate.py``).
+dtypes and strides included; which hooks ran, and what they got; what the step left in parameters, buffers, arguments,
+optimizers, and in the models and tensors that it names; and the state of the generators of random numbers. Eager runs twice:
+what is not eager's own the second time is nothing to compare with. On a difference, the step is run again, recorded, to find
+where it begins (``locate.py``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def check(
     Arguments:
         step: a function or a module. Models, optimizers, schedulers, generators and tensors that a function names as globals
             or closes over are put back after each run, and so are the generators of random numbers of torch, NumPy and Python.
-        args: what it is called with. Tensors among them, of any dtype and shape, and modules are copied.
+        args: what it is called with. Tensors among them, of any dtype and shape, and modules are copied, with their hooks.
         steps: how often the step is called in each run.
         against: the compiler: "gradc", a backend of torch.compile ("inductor", "aot_eager"), or a function that takes a
             function or module and returns a compiled one.

@@ -13,6 +13,7 @@ what is within 4 steps of precision of the ``scale``, the largest element of all
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 from collections.abc import Iterable
@@ -49,6 +50,30 @@ class Stage(enum.IntEnum):
     OUTPUT = 1
     GRADIENT = 2
     STATE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """In which order hooks ran, by name."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "1 call" if len(self.names) == 1 else f"{len(self.names)} calls"
+
+    def first_difference(self, other: Order) -> str:
+        """The first thing in which another order is not this one, eager's, in words."""
+        mine, theirs = collections.Counter(self.names), collections.Counter(other.names)
+        for name in dict.fromkeys((*self.names, *other.names)):
+            if mine[name] != theirs[name]:
+                ran = f"ran {_times(theirs[name])}" if theirs[name] else "did not run"
+                return f"the {name} {ran}, in eager {_times(mine[name])}"
+        first, instead = next((a, b) for a, b in zip(self.names, other.names) if a != b)
+        return f"the {first} ran before the {instead} in eager, and after it compiled"
+
+
+def _times(number: int) -> str:
+    return {0: "not at all", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +154,8 @@ def _kind(eager: Value, other: Value, is_grown: bool, scale: float) -> tuple[Kin
 
 
 def _of_unlike(eager: Any, other: Any) -> str:
+    if isinstance(eager, Order) and (isinstance(other, Order) or other is _MISSING):
+        return eager.first_difference(other if isinstance(other, Order) else Order(()))
     if eager is None and isinstance(other, Tensor):
         return ZEROS if not other.count_nonzero() else "a tensor instead of None"
     if other is None and isinstance(eager, Tensor):
@@ -194,5 +221,5 @@ def _largest(eager: Any, compiled: Any) -> float | None:
 def _in_words(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    text = "nothing" if value is _MISSING else repr(value)
+    text = "nothing" if value is _MISSING else str(value) if isinstance(value, Order) else repr(value)
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."

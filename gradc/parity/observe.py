@@ -20,16 +20,36 @@ from gradc.parity.differences import Stage, Value
 from gradc.parity.state import generators, has_state_dict
 
 
-def copies(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Fresh leaves for tensors, deep copies of everything else, with what they share still shared."""
+def copies(
+    step: Callable[..., Any], args: tuple[Any, ...], carry_over: Callable[[Tensor, Tensor], None] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Fresh leaves for tensors, deep copies of everything else, with what they share still shared.
+
+    ``carry_over`` is called with each tensor that was copied, and its copy.
+    """
     memo: dict[int, Any] = {}
     for leaf in pytree.tree_leaves(args):
         if isinstance(leaf, Tensor) and not leaf.is_leaf:
             memo[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
     try:
-        return (copy.deepcopy(step, memo) if isinstance(step, nn.Module) else step), copy.deepcopy(args, memo)
+        copied = (copy.deepcopy(step, memo) if isinstance(step, nn.Module) else step), copy.deepcopy(args, memo)
     except (TypeError, RuntimeError) as error:
         raise ConfigError(f"gradc.check copies its arguments for each run, but cannot copy one: {error}") from error
+    if carry_over is not None:
+        for tensor in _tensors_in((step, args)):
+            if id(tensor) in memo:
+                carry_over(tensor, memo[id(tensor)])
+    return copied
+
+
+def _tensors_in(values: Any) -> Iterator[Tensor]:
+    """Each once."""
+    known = set[int]()
+    for leaf in pytree.tree_leaves(values):
+        for tensor in (*leaf.parameters(), *leaf.buffers()) if isinstance(leaf, nn.Module) else (leaf,):
+            if isinstance(tensor, Tensor) and id(tensor) not in known:
+                known.add(id(tensor))
+                yield tensor
 
 
 def holders_of(step: Callable[..., Any], args: tuple[Any, ...], held: Mapping[str, Any]) -> dict[str, Any]:

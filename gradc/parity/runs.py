@@ -12,6 +12,7 @@ from typing import Any
 
 from gradc.parity.against import Compile, Redirection
 from gradc.parity.differences import Value
+from gradc.parity.hooks import carry_over, hearing
 from gradc.parity.observe import copies, differentiate, holders_of, observe, trained
 from gradc.parity.recording import Call, Recorder
 from gradc.parity.state import held_by, restoring, stateful_in
@@ -45,14 +46,14 @@ class Runs:
                     prepared.observed()
             for _ in range(number - 1):
                 prepared.observed()
-            with Recorder() as recorder:
-                result = prepared.step()
-            return recorder.calls, observe(result, prepared.holders)
+            recorder = Recorder()
+            seen = prepared.observed(recorder)
+            return recorder.calls, seen
 
     @contextlib.contextmanager
     def prepared(self, *, is_eager: bool) -> Iterator[Prepared]:
         """On copies of its own, and from the same state as each other run; what it changes is put back."""
-        target, inputs = copies(self._step, self._args)
+        target, inputs = copies(self._step, self._args, carry_over)
         holders = holders_of(target, inputs, self._held)
         with self._mode(is_eager=is_eager) as prepare, restoring(self._held.values()):
             yield Prepared(prepare(target), inputs, holders)
@@ -90,9 +91,11 @@ class Prepared:
         """The step once; whether backward is left to whoever calls it."""
         return differentiate(self.run(*self.inputs), trained(self.holders))
 
-    def observed(self) -> dict[str, Value]:
-        """The step once, and what is seen after it."""
-        return observe(self.step(), self.holders)
+    def observed(self, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, Value]:
+        """The step once, with ``around`` around it, and what is seen of its hooks and after it."""
+        with hearing(self.holders) as heard, around or contextlib.nullcontext():
+            result = self.step()
+        return observe(result, self.holders) | heard.seen()
 
     def restoring(self) -> contextlib.AbstractContextManager[None]:
         """What runs inside is as if it had not."""

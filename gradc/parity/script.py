@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gradc.errors import ConfigError
 from gradc.parity.against import Redirection
 from gradc.parity.differences import Value
+from gradc.parity.hooks import hearing
 from gradc.parity.observe import observe
 from gradc.parity.recording import Call, Recorder
 from gradc.parity.runs import Seen
@@ -98,7 +99,7 @@ class _Watch:
         handle = register_optimizer_step_post_hook(self._after_step)
         try:
             with contextlib.ExitStack() as self._recording:
-                self._record_if(number=1)
+                self._begin(number=1)
                 yield
         finally:
             handle.remove()
@@ -107,12 +108,14 @@ class _Watch:
         self._recording.close()
         if not any(optimizer is each for each in self._optimizers):
             self._add(optimizer)
-        self.seen.append(observe((), self._holders))
+        self.seen.append(observe((), self._holders) | self._heard.seen())
         if len(self.seen) == self._num_steps:
             raise _Enough
-        self._record_if(number=len(self.seen) + 1)
+        self._begin(number=len(self.seen) + 1)
 
-    def _record_if(self, number: int) -> None:
+    def _begin(self, number: int) -> None:
+        """Hooks of what the first step trains are heard from the second on."""
+        self._heard = self._recording.enter_context(hearing(self._holders))
         if number == self._records:
             self._recording.enter_context(self.recorder)
 

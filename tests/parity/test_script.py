@@ -2,10 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from gradc.cli import main
+from gradc.parity.against import compiler_of, redirected
+from gradc.parity.differences import Order
+from gradc.parity.script import ScriptRuns
 
 HELPER = """
 from torch import nn
@@ -157,3 +161,13 @@ def test_random_numbers_that_only_an_import_draws(script, tmp_path, capsys):
         sys.modules.pop("drawing", None)
         sys.path[:] = [folder for folder in sys.path if folder != str(library)]
     assert "not reproducible" not in capsys.readouterr().out
+
+
+def test_hooks_are_heard_from_the_second_step_on(script):
+    path = script(SCRIPT.replace("COMPILED", "model") + "\n")
+    text = Path(path).read_text().replace("compiled =", "model.fc2.bias.register_hook(lambda grad: grad * 2)\ncompiled =")
+    Path(path).write_text(text)
+    with redirected(compiler_of("gradc")) as redirection:
+        seen = ScriptRuns(redirection, Path(path), [], 3).eagerly()
+    orders = [step["order of hooks"].value if "order of hooks" in step else None for step in seen]
+    assert orders == [None, *[Order(("hook on Net.fc2.bias",))] * 2]
