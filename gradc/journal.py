@@ -62,11 +62,32 @@ class Fallback:
         kind: why: the name under which it is counted.
         detail: what exactly was met, or "".
         where: the user's line, or "".
+        advice: what to write instead, or ""; known to who explains it.
     """
 
     kind: str
     detail: str
     where: str
+    advice: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Memory that a region keeps from its forward for its backward.
+
+    Attributes:
+        num_bytes: its size, in the sizes of the call that was captured.
+        tensor: "float32[16, 32]", the first that lies in it.
+        made_by: the op that makes it: "aten.tanh.default".
+        where: the user's line of that op, or "".
+        needed_by: the autograd nodes of eager's that read it in backward, in the order of forward.
+    """
+
+    num_bytes: int
+    tensor: str
+    made_by: str
+    where: str
+    needed_by: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +115,7 @@ class Graph:
         segments: those of its backward, each a ``Cut``; none if nothing in it requires a gradient.
         saved_bytes: what it keeps for backward, beside its inputs, in bytes.
         where: the user's line that it begins at, or "".
+        kept: what that is, the largest first.
     """
 
     name: str
@@ -101,6 +123,7 @@ class Graph:
     segments: tuple[Cut, ...]
     saved_bytes: int
     where: str
+    kept: tuple[Kept, ...] = ()
 
 
 class Event(NamedTuple):

@@ -80,10 +80,11 @@ def main() -> None:
 def check_contents(wheel: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-        kinds = (".py", ".pyi", ".typed", ".html", ".css", ".js")
+        kinds = (".py", ".pyi", ".typed", ".html", ".css", ".js", ".md")
         others = [name for name in names if not name.startswith("gradc/") or not name.endswith(kinds)]
         assert others == [f"gradc/_C{sysconfig.get_config_var('EXT_SUFFIX')}"], others
         extension = archive.read(others[0])
+        assert archive.read("gradc/reporting/reasons.md") == (ROOT / "docs" / "reasons.md").read_bytes()
     found = [path for path in (str(ROOT), str(INSTALLED), tempfile.gettempdir() + "/") if path.encode() in extension]
     assert not found, f"the extension names {found}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
@@ -22,6 +23,7 @@ from gradc.frontend.pays import forget_verdicts, verdict_of
 from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Event, Fallback, Graph, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
+from gradc.reporting.cures import cure_of
 from gradc.text_table import table
 from gradc.torch_private.dynamo import compilations
 from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_since
@@ -30,6 +32,7 @@ from gradc.traces.times import StepTimes, step_times
 
 _MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
 _PROFILED_RUNS = 5
+_MOST_KEPT, _MOST_NEEDED = 8, 3  # that the text shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Explanation:
     Attributes:
         graphs: the regions that make calls, in the order in which they were made.
         graph_breaks: where Dynamo ended a graph, each once; Python runs in between. The slowest first, where that was measured.
-        fallbacks: what ran eagerly, with the reason; one entry per occurrence. Functions that Dynamo did not compile once.
+        fallbacks: what ran eagerly, with the reason and what to do; one entry per occurrence. Functions that Dynamo did not
+            compile once.
         recaptures: what was captured or compiled again, and what had changed.
         verdict: what ran faster in the program's own calls before, compiled or eager, with both figures; None if those were
             too few to tell (some hundred).
@@ -75,7 +79,7 @@ class Explanation:
     def __str__(self) -> str:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
         head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
-        return "\n".join([head, *self._verdict(), *self._times(), *self._graphs(), *self._rest()])
+        return "\n".join([head, *self._verdict(), *self._times(), *self._graphs(), *self._kept(), *self._rest()])
 
     def to_dict(self) -> dict[str, Any]:
         """Texts, numbers, lists and dictionaries only, as for JSON. What ran eagerly more than once stands there once."""
@@ -105,14 +109,32 @@ class Explanation:
         if not self.graphs:
             return
         headers = ["graph", "calls", "autograd nodes by segment", "saved"]
-        rows = [
-            [graph.name, str(graph.num_calls), " + ".join(str(cut.num_nodes) for cut in graph.segments) or "-", _size(graph)]
-            for graph in self.graphs
-        ]
+        rows = [[graph.name, str(graph.num_calls), _nodes(graph), size_in_words(graph.saved_bytes)] for graph in self.graphs]
         yield f"\n{table(headers, rows)}"
         for graph in self.graphs:
             if graph.where:
                 yield f"{graph.name} begins at {graph.where}"
+
+    def _kept(self) -> Iterator[str]:
+        """Of all graphs, the largest first; what is small beside them is summed up."""
+        kept = sorted(((graph, each) for graph in self.graphs for each in graph.kept), key=lambda pair: -pair[1].num_bytes)
+        shown, left = kept[:_MOST_KEPT], kept[_MOST_KEPT:]
+        if shown:
+            headers = ["kept for backward", "size", "tensor", "made by", "at", "needed by"]
+            rows = [
+                [
+                    graph.name,
+                    size_in_words(each.num_bytes),
+                    each.tensor,
+                    each.made_by or "-",
+                    _file(each.where),
+                    _needed(each.needed_by),
+                ]
+                for graph, each in shown
+            ]
+            yield f"\n{table(headers, rows)}"
+        if left:
+            yield f"and {len(left)} more: {size_in_words(sum(each.num_bytes for _, each in left))}"
 
     def _rest(self) -> Iterator[str]:
         for graph_break in self.graph_breaks:
@@ -121,8 +143,8 @@ class Explanation:
             yield f"\ngraph break: {graph_break.reason}" + _at(graph_break.where) + advice + share
         for found in dict.fromkeys(self.fallbacks):
             times = self.fallbacks.count(found)
-            text = reason(found.kind, found.detail)
-            yield f"\nran eagerly{f' {times} times' if times > 1 else ''}: {text}" + _at(found.where)
+            text, advice = reason(found.kind, found.detail), f"\n  {found.advice}" if found.advice else ""
+            yield f"\nran eagerly{f' {times} times' if times > 1 else ''}: {text}" + _at(found.where) + advice
         for recapture in self.recaptures:
             yield f"\ncaptured again: {recapture}"
 
@@ -246,14 +268,15 @@ def _graph_breaks(events: Sequence[Event], times: StepTimes | None) -> tuple[Gra
 
 
 def _graph_break(found: Uncompiled, share: float | None) -> GraphBreak:
-    return GraphBreak(reason(found.kind, found.detail), found.where, found.advice, share)
+    advice = found.advice or cure_of(found.kind, found.detail)
+    return GraphBreak(reason(found.kind, found.detail), found.where, advice, share)
 
 
 def _fallback(what: object) -> Fallback | None:
     """What ran eagerly; a function that Dynamo did not compile is one such part."""
-    if isinstance(what, Uncompiled) and not what.is_break:
-        return Fallback(what.kind, what.detail, what.where)
-    return what if isinstance(what, Fallback) else None
+    if isinstance(what, Fallback) or (isinstance(what, Uncompiled) and not what.is_break):
+        return Fallback(what.kind, what.detail, what.where, what.advice or cure_of(what.kind, what.detail))
+    return None
 
 
 def _guard(reason: str) -> str:
@@ -274,8 +297,22 @@ def _number(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-def _size(graph: Graph) -> str:
-    number = float(graph.saved_bytes)
+def _nodes(graph: Graph) -> str:
+    return " + ".join(str(cut.num_nodes) for cut in graph.segments) or "-"
+
+
+def _needed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _MOST_NEEDED} more" if len(nodes) > _MOST_NEEDED else ""
+    return ", ".join(nodes[:_MOST_NEEDED]) + more
+
+
+def _file(where: str) -> str:
+    """``File: /home/me/train.py:3 in step, code: ...`` as ``train.py:3``."""
+    found = re.match(r"(?:File: )?(.*?:\d+) in ", where)
+    return found[1].rpartition("/")[2] if found else "-"
+
+
+def size_in_words(number: float) -> str:
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

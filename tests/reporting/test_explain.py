@@ -36,6 +36,7 @@ def test_the_report():
     text = str(explained(two_heads, torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)))
     text = re.sub(r"region \d+", "region N", text).replace(__file__, "heads.py")
     text = re.sub(r":\d+ in", ":1 in", text)
+    text = re.sub(r"test_explain.py:\d+", "heads.py:1", text)
     assert re.sub("-+", "-", re.sub(" +", " ", text)) == (  # columns are as wide as the region's number makes them
         """\
 1 graph, 0 graph breaks, 0 fallbacks, 0 recaptures
@@ -43,8 +44,32 @@ def test_the_report():
 graph calls autograd nodes by segment saved
 - - - -
 region N 4 2 + 1 + 1 32 B
-region N begins at File: heads.py:1 in two_heads, code: features = (x @ w).tanh()"""
+region N begins at File: heads.py:1 in two_heads, code: features = (x @ w).tanh()
+
+kept for backward size tensor made by at needed by
+- - - - - -
+region N 32 B float32[4, 2] aten.tanh.default heads.py:1 TanhBackward0, SinBackward0, CosBackward0"""
     )
+
+
+def test_what_is_kept_for_backward_and_who_needs_it():
+    def pooled(x, w):
+        for _ in range(12):
+            x = x.exp()
+        return torch.nn.functional.max_pool1d(x * w, 2)
+
+    found = explained(pooled, torch.ones(3, 64, requires_grad=True), torch.ones(64, requires_grad=True))
+    (graph,) = found.graphs
+    assert graph.saved_bytes == sum(each.num_bytes for each in graph.kept) == graph.segments[0].saved_bytes
+    sizes = [each.num_bytes for each in graph.kept]
+    assert sizes == sorted(sizes, reverse=True) and len(sizes) > 8
+    assert {"ExpBackward0", "MulBackward0"} <= {name for each in graph.kept for name in each.needed_by}
+    rows = str(found).partition("kept for backward")[2].splitlines()
+    assert (
+        sum("ExpBackward0" in row for row in rows) <= 8
+        and rows[10] == f"and {len(sizes) - 8} more: {sum(sizes[8:]) / 1000:.1f} kB"
+    )
+    assert found.to_dict()["graphs"][0]["kept"][0].keys() == {"num_bytes", "tensor", "made_by", "where", "needed_by"}
 
 
 def breaks(x):
@@ -88,6 +113,8 @@ def test_fallbacks_say_where_and_why():
     assert fallback.kind in ("tensor of unknown origin", "operator without a schema")
     assert f"{__file__}:" in fallback.where and "torch.cond" in fallback.where
     assert f"\nran eagerly 2 times: {fallback.kind}" in str(found)
+    assert fallback.advice.startswith(("Use `torch.where`", "Nothing; or use `torch.where`"))
+    assert f"\n  {fallback.advice}" in str(found)
 
 
 def test_recaptures_say_what_changed():

@@ -128,7 +128,7 @@ function showCaptures() {
   const breakColumns = [{title: "why"}, {title: "where"}, {title: "what to do"}, isTimed ? {title: "part of the step", right: true} : null, {title: "times", right: true}].filter(Boolean);
   const breakRow = ([found, times]) => [found.reason, make("code", {}, found.where), found.advice,
     ...(isTimed ? [found.share === null ? "–" : found.share < 0.005 ? "under 1%" : `${Math.round(100 * found.share)}%`] : []), String(times)];
-  const fallbackColumns = [{title: "why"}, {title: "what was met"}, {title: "where"}, {title: "times", right: true}];
+  const fallbackColumns = [{title: "why"}, {title: "what was met"}, {title: "where"}, {title: "what to do"}, {title: "times", right: true}];
   const again = alike(TOLD.recaptures);
   fill("captures-body", make("div", {className: "stack"},
     make("div", {className: "card"}, make("h3", {}, "Captured again"),
@@ -137,7 +137,7 @@ function showCaptures() {
       ? table("Where a graph ends; Python runs in between", breakColumns, breaks.map(breakRow))
       : make("p", {}, "None.")),
     make("div", {className: "card"}, make("h3", {}, "Fallbacks"), TOLD.fallbacks.length
-      ? table("What ran eagerly", fallbackColumns, TOLD.fallbacks.map(found => [found.kind, found.detail, make("code", {}, found.where), String(found.times)]))
+      ? table("What ran eagerly", fallbackColumns, TOLD.fallbacks.map(found => [found.kind, found.detail, make("code", {}, found.where), found.advice, String(found.times)]))
       : make("p", {}, "None.")),
     make("div", {className: "card"}, table("Graphs, in the order in which they were made",
       [{title: "graph"}, {title: "made in step", right: true}, {title: "runs in the measured step", right: true}, {title: "why again"}],
