@@ -73,8 +73,7 @@ def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextMana
     Raises:
         FallbackError: in a backward that cannot be captured, under ``fullgraph``.
     """
-    only_between = not config.compiled_autograd
-    return settings.pushed_by_default(settings.Setting(True, fullgraph=fullgraph, only_between_segments=only_between))
+    return settings.pushed_by_default(settings.by_default(fullgraph, not config.compiled_autograd))
 
 
 def recordings() -> Recordings:

@@ -51,6 +51,9 @@ class Eagerly:
     note: Callable[[], None] = lambda: None
 
 
+_EAGERLY = Eagerly()
+
+
 class _WrongGraphError(Exception):
     """A graph that cannot be run at all: torch's engine will say why, in its own words."""
 
@@ -70,10 +73,10 @@ def run_backward(
         FallbackError: under ``fullgraph=True``, if torch's engine has to run it.
     """
     setting = present()
-    if _is_own_tracing() or _is_tried_out(tensors):
-        return Eagerly()
     if (setting.only_between_segments or create_graph) and _is_compiled(tensors):
-        return Eagerly()
+        return _EAGERLY
+    if _is_own_tracing() or _is_tried_out(tensors):
+        return _EAGERLY
     note = functools.partial(fallback, fullgraph=setting.fullgraph)
     try:
         _refuse_where_eager_is_needed()
@@ -84,7 +87,7 @@ def run_backward(
         recording = session.recording_for(walk)
     except UnsupportedError as reason:
         note(f"compiled autograd: {reason}")
-        return Eagerly()
+        return _EAGERLY
     except _WrongGraphError as reason:
         return Eagerly(functools.partial(note, f"compiled autograd: {reason}"))
     results = record(session, walk) if recording is None else _replay(walk, recording)
@@ -167,7 +170,7 @@ def _leaves_graph(tensors: Any, inputs: Any) -> bool:
 def _left_out() -> Eagerly:
     if is_suspended():
         count("compiled_autograd", "passes of what runs eagerly")
-    return Eagerly()
+    return _EAGERLY
 
 
 def _intercepted(original: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from typing import Any
 
@@ -53,6 +54,12 @@ def setting_of(compiler: Compiler | None, dynamic: bool | None) -> Setting:
     dynamic = options.dynamic if dynamic is None else dynamic
     compiler = None if options.backend == DEFAULT_BACKEND else compiler
     return Setting(True, compiler, dynamic, options.fullgraph, (options.backend, dynamic))
+
+
+@functools.cache
+def by_default(fullgraph: bool, only_between_segments: bool) -> Setting:
+    """The setting around compiled functions that call backward."""
+    return Setting(True, fullgraph=fullgraph, only_between_segments=only_between_segments)
 
 
 def present() -> Setting:

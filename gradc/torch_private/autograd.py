@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from gradc.torch_private.backward_passes import unnumbered
+from gradc.torch_private.backward_passes import number_in_torch, unnumbered
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -96,7 +96,7 @@ def is_graph_kept() -> bool:
 
 def is_inside_backward() -> bool:
     """True while the engine runs a backward pass in this thread: in a hook, or in a Function's backward."""
-    return torch._C._current_graph_task_id() != -1
+    return number_in_torch() != -1
 
 
 def engine_grad(
