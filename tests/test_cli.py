@@ -47,7 +47,7 @@ def test_check_finds_a_difference(step_file, capsys, monkeypatch):
     turned = Compiler("turned", lambda step: lambda: -step(), is_counted=False)
     monkeypatch.setattr("gradc.cli.compiler_of", lambda against, backend: turned)
     assert main(["check", f"{step_file}:right"]) == 1
-    assert "4 values compared: 1 are not eager's.\nAgainst turned: wrong: 1.\nvalue " in capsys.readouterr().out
+    assert "4 values compared: 1 is not eager's.\nAgainst turned: wrong: 1.\nvalue " in capsys.readouterr().out
 
 
 def test_check_proves_nothing_where_eager_is_not_reproducible_or_nothing_is_compiled(step_file, capsys):

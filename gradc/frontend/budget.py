@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc.config import config
+from gradc.frontend.progress import is_at_terminal, telling
 from gradc.journal import counter_of
 from gradc.options import CompileOptions
 from gradc.torch_private.dynamo import Uncompiled
 
 _SHARE = 0.1  # of the time that passes
-_LONG = 2.0  # seconds after which somebody at a terminal is told
+_LONG = 2.0  # seconds after which somebody at a terminal is told, and again when they have doubled
 _ADVICE = (
     'Give it more time: options={"compile_seconds": 60}, or None for no limit; GRADC_COMPILE_SECONDS for a whole process.\n'
     "  Or let graphs break less often: gradc.explain names where."
@@ -61,7 +62,7 @@ class Budget:
 
     def refill(self) -> None:
         """As at the beginning."""
-        self.spent, self.num_functions, self.num_calls, self.num_refused, self._is_told = 0.0, 0, 0, 0, False
+        self.spent, self.num_functions, self.num_calls, self.num_refused, self._told_next = 0.0, 0, 0, 0, _LONG
         self._left, self._seen = self._seconds or 0.0, self._clock.passed()
         self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
 
@@ -78,7 +79,8 @@ class Budget:
         """What is computed inside is paid for."""
         begun = self._clock.worked()
         try:
-            yield
+            with telling(lambda seconds: self._tell_if_long(self.spent + seconds)):
+                yield
         finally:
             self._spend(self._clock.worked() - begun)
 
@@ -87,9 +89,12 @@ class Budget:
         self.num_functions += 1
         if self._seconds is not None:
             self._left, self._seen = max(self._left - seconds, -self._seconds), self._clock.passed()
-        if self.spent > _LONG and not self._is_told:
-            self._is_told = True
-            _tell(f"gradc: compiling {self.name} has taken {self.spent:.1f} s so far (functions: {self.num_functions})")
+        self._tell_if_long(self.spent)
+
+    def _tell_if_long(self, seconds: float) -> None:
+        if seconds > self._told_next:
+            self._told_next = 2 * seconds
+            _tell(f"gradc: compiling {self.name} has taken {seconds:.1f} s so far (functions: {self.num_functions})")
 
     def refuse(self, code: types.CodeType) -> None:
         """Count a call of ``code``, which runs eagerly since nothing is left."""
@@ -104,7 +109,7 @@ class Budget:
 
 def _tell(text: str) -> None:
     """Somebody at a terminal; nobody else."""
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_at_terminal():
         print(text, file=sys.stderr, flush=True)
 
 

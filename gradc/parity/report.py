@@ -100,7 +100,7 @@ class Report:
         head = f"{self.num_compared} values compared{steps}: "
         if self.ok:
             return head + "all are eager's, bit for bit."
-        return f"{head}{len(self.differences)} are not eager's."
+        return f"{head}1 is not eager's." if len(self.differences) == 1 else f"{head}{len(self.differences)} are not eager's."
 
     def _body(self) -> list[str]:
         if self.ok:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 import gradc
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
-from gradc.frontend import budget
+from gradc.frontend import budget, progress
 from gradc.frontend.budget import Budget, Clock
 from gradc.journal import listening
 from gradc.torch_private.dynamo import Uncompiled
@@ -182,6 +185,23 @@ def test_one_line_on_a_terminal_when_it_takes_long(is_terminal: bool, hands: Han
     gradc.compile(Breaking())(torch.randn(2, 3))
     line = "gradc: compiling Breaking has taken 3.0 s so far (functions: 3)\n"
     assert stream.getvalue() == (line if is_terminal else "")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_line_on_a_terminal_while_one_function_is_compiled(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress, "_EVERY", 0.01)
+    monkeypatch.setattr(budget, "_LONG", 0.05)
+    threads = threading.active_count()
+    with Budget(None, "step").spending():
+        assert threading.active_count() == threads + is_terminal
+        time.sleep(0.5)
+        told = stream.getvalue().splitlines()
+    assert threading.active_count() == threads
+    assert (3 <= len(told) <= 5) if is_terminal else not told  # at 0.05 s, and whenever that has doubled
+    assert all(re.fullmatch(r"gradc: compiling step has taken 0\.\d s so far \(functions: 0\)", line) for line in told)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, "long", True])

@@ -62,7 +62,7 @@ def test_every_bit_in_every_place(name: str) -> None:
     for number, change in CHANGES:
         report = checked(name, number, change)
         assert [difference.name for difference in report.differences] == [name], (number, str(report))
-        with pytest.raises(CheckError, match="1 are not eager's"):
+        with pytest.raises(CheckError, match="1 is not eager's"):
             report.raise_if_different()
 
 
