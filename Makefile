@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python hooks steps asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -18,6 +18,7 @@ help:
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
+	@echo "make fuzz-steps   random training steps, with all that happens between them, against eager; PROGRAMS=200 SEED=0"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
@@ -80,6 +81,9 @@ fuzz-captured: venv
 
 fuzz-python: venv
 	$(BIN)/python -m tests.fuzz_python --programs $(PROGRAMS) --seed $(SEED)
+
+fuzz-steps: venv
+	$(BIN)/python -m tests.fuzz_steps --programs $(PROGRAMS) --seed $(SEED)
 
 hooks: venv
 	$(BIN)/python -m benchmarks.hooks_every_step

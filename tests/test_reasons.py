@@ -60,7 +60,7 @@ NOT_FOLLOWED = {
     "what.kind",
     # in C++
     "_prepared(formula).why_not(operands)",
-    "native.extension.why_not_steps(columns.get(name, []))",
+    "native.extension.why_not_scalars(scalars)",
     # Dynamo's words, and those of errors in eager's copy
     "kind.strip()",
     "reason.splitlines()[0]",

@@ -149,6 +149,7 @@ _NOTHING_LOST = (
     "gradc: autograd.grad",
     "gradc: optimizer",
     dynamo.NATIVE_STEP,
+    dynamo.ZERO_GRAD_FIRST,
 )
 
 

@@ -25,9 +25,21 @@ from gradc.optim import formulas, proof
 from gradc.optim.formulas import Formula, Settings
 from gradc.optim.rules import RULES, Columns, Rule
 from gradc.torch_private.modes import is_any_mode_active
-from gradc.torch_private.optimizers import NAMES, Closure, Group, Step, known_steps, step_of, step_with
+from gradc.torch_private.optimizers import (
+    NAMES,
+    Closure,
+    Group,
+    Step,
+    is_seen_by_schedules,
+    known_steps,
+    seen_by_schedules,
+    step_of,
+    step_with,
+)
 
 _NUMBERS_OF_STATE = ("step", "mu_product")
+_NO_NUMBERS = (ArithmeticError, TypeError, ValueError)  # what Python raises where settings give a formula no real numbers
+_ODD_SETTINGS = "settings that give no numbers"
 _FLAGS = ("foreach", "fused", "capturable", "differentiable", "has_complex", "has_sparse_grad", "grad_scale", "found_inf")
 
 
@@ -52,6 +64,7 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
         )
     if not getattr(optimizer.step, "is_native", False):
         step.is_native = True  # type: ignore[attr-defined]
+        step = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     return optimizer
 
@@ -91,15 +104,15 @@ def update_group(
         settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
     reason = _unusual_setting(rule, settings) or _unusual_surroundings() or _unusual_tensors(named)
+    parts, reason = ([], reason) if reason else _parts(rule, settings, named)
     if reason:
         return _by_torch(reason, refused, original, columns, settings)
-    for places, case in _parts(rule, settings, named):
+    for places, case in parts:
         part = {name: column[places] for name, column in named.items()}
         formula = rule.formula(settings, case)
-        if reason := _why_not_native(rule, original, formula, part, settings):
+        if reason := _run_unless(rule, original, formula, part, settings):
             _by_torch(reason, refused, original, list(part.values()), settings)
         else:
-            run(formula, part, settings)
             count("optim", "native steps")
         if formula.made:
             for made, column in zip(part.values(), columns, strict=True):
@@ -113,9 +126,17 @@ def _is_updated_unread(rule: Rule, original: Callable[..., None], group: Group, 
     formula = rule.formula(settings, False)
     gathered = native.extension.gather(group.params, group.state, _keys_of_state(rule, formula))
     update = _prepared(formula)
-    if gathered is None or gathered.why_not(update) or not _is_proven(rule, original, formula, settings, gathered.dtypes()):
+    if gathered is None or gathered.why_not(update):
         return False
-    gathered.run(update, [formula.numbers(settings, step) for step in gathered.advance()])
+    if not (dtypes := gathered.dtypes()):
+        return True
+    try:
+        if not _is_proven(rule, original, formula, settings, dtypes):
+            return False
+        numbers = [_numbers(formula, settings, step) for step in gathered.next_counts()]
+    except _NO_NUMBERS:
+        return False
+    gathered.run(update, numbers)
     return True
 
 
@@ -133,26 +154,49 @@ def _by_torch(
     original(*columns, **settings)
 
 
-def _parts(rule: Rule, settings: Settings, named: Columns) -> Iterable[tuple[slice, bool]]:
-    """Where in the columns parameters of the same case stand, in their order."""
+def _parts(rule: Rule, settings: Settings, named: Columns) -> tuple[list[tuple[slice, bool]], str]:
+    """Where in the columns parameters of the same case stand, in their order; or why that cannot be told."""
     places = range(len(named["param"]))
     if rule.case is None:
-        return [(slice(None), False)]
-    grouped = itertools.groupby(places, functools.partial(rule.case, settings, named))
-    return [(slice(own[0], own[-1] + 1), case) for case, own in ((case, list(own)) for case, own in grouped)]
+        return [(slice(None), False)], ""
+    try:
+        grouped = itertools.groupby(places, functools.partial(rule.case, settings, named))
+        return [(slice(own[0], own[-1] + 1), case) for case, own in ((case, list(own)) for case, own in grouped)], ""
+    except _NO_NUMBERS:
+        return [], _ODD_SETTINGS
+
+
+def _run_unless(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
+    """Run ``formula`` for each parameter and return ""; or return why not, and nothing has happened."""
+    try:
+        if reason := _why_not_native(rule, original, formula, columns, settings):
+            return reason
+        run(formula, columns, settings)
+    except _NO_NUMBERS:
+        return _ODD_SETTINGS
+    return ""
 
 
 def run(formula: Formula, columns: Columns, settings: Settings) -> None:
-    """Run ``formula`` for each parameter. Nothing is checked any more."""
+    """Run ``formula`` for each parameter. The tensors are not checked any more.
+
+    All numbers are known before the first tensor is written, and from there on Python does nothing: neither an error nor Ctrl-C
+    leaves a group half updated.
+
+    Raises:
+        one of _NO_NUMBERS: and nothing has happened.
+    """
     columns.update(_made(formula, columns))
     operands = [columns[name] for name in formula.operands]
-    counts = native.extension.advance(columns["step"]) if "step" in columns else [0.0] * len(operands[0])
-    keys: list[Any] = counts
+    scalars = columns.get("step", [])
+    values = counts = native.extension.next_counts(scalars)
+    keys: list[Any] = counts or [0.0] * len(operands[0])
     if "mu_product" in columns:
-        keys = list(zip(counts, _advance_products(settings, columns["mu_product"], counts), strict=True))
+        products = _next_products(settings, columns["mu_product"], counts)
+        keys, scalars, values = list(zip(counts, products, strict=True)), scalars + columns["mu_product"], counts + products
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
     places = {key: place for place, key in enumerate(numbers)}
-    _prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys])
+    _prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
     columns.update({name: [tensor.data for tensor in columns[name]] for name in formula.made})  # as new, for their versions
 
 
@@ -163,14 +207,13 @@ def _made(formula: Formula, columns: Columns) -> Columns:
 def _numbers(formula: Formula, settings: Settings, key: Any) -> list[float]:
     if isinstance(key, tuple):
         step, product = key
-        return formula.numbers({**settings, "mu_product": product}, step)
-    return formula.numbers(settings, key)
+        return _numbers(formula, {**settings, "mu_product": product}, step)
+    return [float(number) for number in formula.numbers(settings, key)]  # a power of a negative number is a complex one
 
 
-def _advance_products(settings: Settings, products: list[Any], counts: list[float]) -> list[float]:
-    for product, step in zip(products, counts, strict=True):
-        product *= formulas.momentum_of_nadam(settings, step)
-    return [product.item() for product in products]
+def _next_products(settings: Settings, products: list[Any], counts: list[float]) -> list[float]:
+    pairs = zip(products, counts, strict=True)
+    return [(product * formulas.momentum_of_nadam(settings, step)).item() for product, step in pairs]
 
 
 def _unusual_setting(rule: Rule, settings: Settings) -> str:
@@ -192,19 +235,29 @@ def _unusual_surroundings() -> str:
 
 
 def _unusual_tensors(named: Columns) -> str:
-    return "tensor subclass" if native.extension.has_subclass(list(named.values())) else ""
+    if native.extension.has_subclass(list(named.values())):
+        return "tensor subclass"
+    return _unusual_scalars(named)
 
 
 def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
     made = _made(formula, columns)
     operands = [(made if name in made else columns)[name] for name in formula.operands]
     reason = _prepared(formula).why_not(operands)
-    for name in _NUMBERS_OF_STATE:
-        reason = reason or native.extension.why_not_steps(columns.get(name, []))
     if reason:
         return str(reason)
     is_proven = _is_proven(rule, original, formula, settings, {param.dtype for param in columns["param"]})
     return "" if is_proven else "other bits than torch's on this machine"
+
+
+def _unusual_scalars(columns: Columns) -> str:
+    for name in _NUMBERS_OF_STATE:
+        scalars = columns.get(name, [])
+        if not all(isinstance(scalar, torch.Tensor) for scalar in scalars):
+            return "step count that is no tensor"
+        if reason := native.extension.why_not_scalars(scalars):
+            return str(reason)
+    return ""
 
 
 def _is_proven(

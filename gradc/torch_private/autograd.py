@@ -43,7 +43,7 @@ def is_cut_off(value: Any) -> bool:
     """True for a view made under no_grad of what requires a gradient: it requires one, but gradients go nowhere from it."""
     if not isinstance(value, torch.Tensor) or not (value.requires_grad and value.is_leaf and is_view(value)):
         return False
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         (edge,) = value.view_as(value).grad_fn.next_functions  # type: ignore[union-attr]
     return edge[0] is None
 

@@ -80,6 +80,23 @@ def step_with(
     return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed)
 
 
+def is_seen_by_schedules(optimizer: Optimizer) -> bool:
+    """True if a learning-rate schedule has put its own function around ``optimizer.step``, which notes each step."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def seen_by_schedules(step: Step) -> Step:
+    """``step`` with what a learning-rate schedule puts around: without, it warns that it comes before the first step."""
+
+    @functools.wraps(step)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._opt_called = True
+        return step(self, *args, **kwargs)
+
+    call._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return call
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A parameter group that torch has not read: the lists are empty, but for the first, where it lies itself."""

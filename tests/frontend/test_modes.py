@@ -44,3 +44,13 @@ def test_an_op_that_fails_leaves_no_mode(backend, is_refused):
     with pytest.raises(IndexError):
         run(a, torch.tensor([7]))
     assert modes() == before
+
+
+def test_a_view_in_inference_mode_that_requires_a_gradient():
+    """Making a view of it, to see whether gradients flow through, records nothing there."""
+    x = torch.randn(4, 4, requires_grad=True)
+    run = gradc.compile(lambda x: x[:, :2] * 2)
+    with torch.inference_mode():
+        view = x[:2]
+        assert view.requires_grad and view.is_leaf
+        assert not run(view).requires_grad

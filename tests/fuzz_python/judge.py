@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradc
@@ -34,7 +35,7 @@ _BROKEN = ("NameError", "UnboundLocalError", "SyntaxError", "IndentationError") 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """``status``: ok (compiled as a whole), in part (the rest is counted), undefined (eager differs from itself), wrong,
-    uncounted (a call ran no region and counted nothing), fails (the program itself), hang.
+    uncounted (a call ran no region, or an optimizer's step, and counted nothing), fails (the program itself), hang.
     """
 
     status: str
@@ -76,7 +77,7 @@ def _stop(*_: Any) -> None:
 
 def _judge(text: str, compiler: Compiler) -> Verdict:
     try:
-        eager = Recorder(EAGER).run(text)
+        eager = _eager(text)
     except Exception as error:
         return Verdict("fails", f"{type(error).__name__}: {error}")
     compiled, counted = _compiled(text, compiler)
@@ -90,7 +91,18 @@ def _judge(text: str, compiler: Compiler) -> Verdict:
         return Verdict("ok", raises=raises)
     if (number := _uncounted(text, compiled)) is not None:
         return Verdict("uncounted", f"call {number}: no region, nothing counted", counted, raises)
+    if (number := _uncounted_step(eager, compiled)) is not None:
+        return Verdict("uncounted", f"call {number}: an optimizer's step, by whom is not counted", counted, raises)
     return Verdict("in part" if counted else "ok", "", counted, raises)
+
+
+def _eager(text: str) -> list[Snapshot]:
+    steps = list[None]()
+    watching = register_optimizer_step_post_hook(lambda *_: steps.append(None))
+    try:
+        return Recorder(EAGER, lambda: (0, 0, len(steps))).run(text)
+    finally:
+        watching.remove()
 
 
 def _compiled(text: str, compiler: Compiler) -> tuple[list[Snapshot] | str, tuple[str, ...]]:
@@ -98,7 +110,9 @@ def _compiled(text: str, compiler: Compiler) -> tuple[list[Snapshot] | str, tupl
     compiler.reset()
     with watching_regions(), gradc.config.patch(compile_seconds=None):
         try:
-            snapshots: list[Snapshot] | str = Recorder(compiler, lambda: (num_regions_run(), _num_counted())).run(text)
+            snapshots: list[Snapshot] | str = Recorder(compiler, lambda: (num_regions_run(), _num_counted(), _num_steps())).run(
+                text
+            )
         except Exception as error:
             snapshots = f"driver raises {type(error).__name__}: {error}"
     counted = tuple(_counted())
@@ -112,6 +126,15 @@ def _counted() -> collections.Counter[str]:
 
 def _num_counted() -> int:
     return _counted().total()
+
+
+def _num_steps() -> int:
+    return gradc.counters["optim"].total() + gradc.counters["fallbacks"]["optimizer"]
+
+
+def _uncounted_step(eager: list[Snapshot], compiled: list[Snapshot]) -> int | None:
+    both = enumerate(zip(eager, compiled, strict=True))
+    return next((number for number, (theirs, ours) in both if theirs.num_steps and not ours.num_steps), None)
 
 
 def _uncounted(text: str, compiled: list[Snapshot]) -> int | None:

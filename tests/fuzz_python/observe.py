@@ -40,18 +40,22 @@ _SHARED = (list, dict, set, collections.deque, torch.Tensor, np.ndarray)  # of t
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Snapshot:
-    """After one call: path -> what is there. ``num_regions`` and ``counted``: how much of it ran compiled, and otherwise."""
+    """After one call: path -> what is there. ``num_regions`` and ``counted``: how much of it ran compiled, and otherwise.
+
+    ``num_steps``: of optimizers; of those in eager that ended, and of those that gradc ran or counted.
+    """
 
     seen: dict[str, Any]
     raised: str
     num_regions: int = 0
     counted: int = 0
+    num_steps: int = 0
 
 
 class Recorder:
-    """Runs a program under a compiler. ``counts`` returns how many regions ran so far, and how much was counted."""
+    """Runs a program under a compiler. ``counts`` returns the last numbers of a Snapshot, so far."""
 
-    def __init__(self, compiler: Compiler, counts: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
+    def __init__(self, compiler: Compiler, counts: Callable[[], tuple[int, ...]] = tuple) -> None:
         self.compiler, self.counts = compiler, counts
         self.snapshots: list[Snapshot] = []
         self.space: dict[str, Any] = {}
@@ -122,9 +126,11 @@ class Look:
 
     def _see_tensor(self, path: str, tensor: torch.Tensor) -> None:
         self.tensors.append((path, tensor))
-        traits = traits_of(tensor) | {"view": tensor._is_view()}
-        if not tensor.is_inference() and not path.endswith(".grad"):  # a gradient's counts how the engine added it up
-            traits["version"] = tensor._version
+        traits = traits_of(tensor)
+        if not path.endswith(".grad"):  # a gradient's say how the engine added it up
+            traits["view"] = tensor._is_view()
+            if not tensor.is_inference():
+                traits["version"] = tensor._version
         storage = self._storages.setdefault(tensor.untyped_storage()._cdata, path)
         self.seen[path], self.seen[f"{path} shares with"] = copy_of(tensor), storage
         for name, trait in traits.items():
@@ -170,6 +176,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", getattr(value, name)) for name in ("__defaults__", "__kwdefaults__", "__dict__"))
     elif isinstance(value, torch.nn.Module):
         yield from _parts_of_module(value)
+    elif isinstance(value, torch.optim.Optimizer):
+        yield ".groups", [{**group, "params": [tuple(p.shape) for p in group["params"]]} for group in value.param_groups]
+        yield ".state", [value.state.get(p) for group in value.param_groups for p in group["params"]]
+        yield ".others", [state for p, state in value.state.items() if not isinstance(p, torch.Tensor)]
+    elif isinstance(value, torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler):
+        yield ".state", value.state_dict()
     elif isinstance(value, random.Random):
         yield ".state", hash(value.getstate())
     elif isinstance(value, np.random.Generator):

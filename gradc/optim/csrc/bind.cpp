@@ -48,10 +48,11 @@ void bind_optim(py::module_& module) {
       .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"))
       .def("why_not", &Update::why_not, py::arg("operands"))
       .def(
-          "run", &Update::run, py::arg("operands"), py::arg("numbers"), py::arg("number_of"), py::call_guard<py::gil_scoped_release>());
+          "run", &Update::run, py::arg("operands"), py::arg("numbers"), py::arg("number_of"),
+          py::arg("scalars"), py::arg("values"), py::call_guard<py::gil_scoped_release>());
   py::class_<Gathered>(module, "Gathered", "The tensors of one parameter group that a step works on.")
       .def("why_not", &Gathered::why_not, py::arg("update"))
-      .def("advance", &Gathered::advance)
+      .def("next_counts", &Gathered::next_counts)
       .def("run", &Gathered::run, py::arg("update"), py::arg("numbers"), py::call_guard<py::gil_scoped_release>())
       .def("dtypes", &Gathered::dtypes);
   module.def(
@@ -61,8 +62,8 @@ void bind_optim(py::module_& module) {
       py::arg("params"), py::arg("state"), py::arg("keys"));
   module.def("has_subclass", &has_subclass, py::arg("columns"), "True if a tensor in one of the lists is of a subclass of torch.Tensor's.");
   module.def("is_observed", &at::hasCallbacks, "True while a profiler or its like hears of every op of this thread.");
-  module.def("advance", &advance, py::arg("steps"));
-  module.def("why_not_steps", &why_not_steps, py::arg("steps"));
+  module.def("next_counts", &next_counts, py::arg("steps"));
+  module.def("why_not_scalars", &why_not_scalars, py::arg("scalars"));
 }
 
 } // namespace gradc

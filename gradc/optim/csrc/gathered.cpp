@@ -72,28 +72,28 @@ std::unique_ptr<Gathered> Gathered::make(PyObject* params, PyObject* state, cons
 
 std::string Gathered::why_not(const Update& update) const {
   const auto reason = update.why_not(operands_);
-  return reason.empty() ? why_not_steps(steps_) : reason;
+  return reason.empty() ? why_not_scalars(steps_) : reason;
 }
 
-std::vector<double> Gathered::advance() {
+std::vector<double> Gathered::next_counts() {
   number_of_.assign(operands_[0].size(), 0);
   if (steps_.empty()) {
     return {0.0};
   }
-  const auto counts = gradc::advance(steps_);
+  counts_ = gradc::next_counts(steps_);
   std::vector<double> distinct;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const auto found = std::find(distinct.begin(), distinct.end(), counts[i]);
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    const auto found = std::find(distinct.begin(), distinct.end(), counts_[i]);
     number_of_[i] = found - distinct.begin();
     if (found == distinct.end()) {
-      distinct.push_back(counts[i]);
+      distinct.push_back(counts_[i]);
     }
   }
   return distinct;
 }
 
 void Gathered::run(const Update& update, const std::vector<std::vector<double>>& numbers) const {
-  update.run(operands_, numbers, number_of_);
+  update.run(operands_, numbers, number_of_, steps_, counts_);
 }
 
 std::vector<at::ScalarType> Gathered::dtypes() const {

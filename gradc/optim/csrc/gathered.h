@@ -22,17 +22,19 @@ class Gathered {
   // Why `update` cannot work on these, or "".
   std::string why_not(const Update& update) const;
 
-  // Counts the steps, and returns the numbers that they have now, each once.
-  std::vector<double> advance();
+  // The step counts that this step makes, each once. Nothing is counted yet.
+  std::vector<double> next_counts();
 
-  // `numbers` belong to what `advance` returned.
+  // Counts the steps, and updates. `numbers` belong to what `next_counts` returned.
   void run(const Update& update, const std::vector<std::vector<double>>& numbers) const;
 
+  // Of the parameters, each once; none if no parameter has a gradient.
   std::vector<at::ScalarType> dtypes() const;
 
  private:
   std::vector<TensorColumn> operands_; // param, grad, then the state
   TensorColumn steps_;
+  std::vector<double> counts_; // of this step, for each parameter
   std::vector<size_t> number_of_; // for each parameter, which of the numbers are its
 };
 

@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <stdexcept>
@@ -156,6 +157,14 @@ void bump_version(const at::Tensor& tensor, uint32_t times) {
   }
 }
 
+void write(const at::Tensor& scalar, double value) {
+  if (scalar.scalar_type() == at::kFloat) {
+    *scalar.mutable_data_ptr<float>() = static_cast<float>(value);
+  } else {
+    *scalar.mutable_data_ptr<double>() = value;
+  }
+}
+
 } // namespace
 
 Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations)
@@ -208,7 +217,11 @@ std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
 
 void Update::run(
     const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
-    const std::vector<size_t>& number_of) const {
+    const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) const {
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    write(scalars[i], values.at(i));
+    bump_version(scalars[i], 1);
+  }
   for (size_t number = 0; number < operands.at(0).size(); ++number) {
     const auto& parameter = operands[0][number];
     at::Tensor grad = operands[1][number];
@@ -232,25 +245,27 @@ void Update::run(
   }
 }
 
-std::string why_not_steps(const std::vector<at::Tensor>& steps) {
-  for (const auto& step : steps) {
-    if (!is_writable(step) || step.dim() != 0 || (step.scalar_type() != at::kFloat && step.scalar_type() != at::kDouble)) {
+std::string why_not_scalars(const std::vector<at::Tensor>& scalars) {
+  std::vector<const void*> places;
+  for (const auto& scalar : scalars) {
+    if (!is_writable(scalar) || scalar.dim() != 0 || (scalar.scalar_type() != at::kFloat && scalar.scalar_type() != at::kDouble)) {
       return "step count that is no float32 or float64 tensor on the CPU";
     }
+    places.push_back(scalar.const_data_ptr());
+  }
+  std::sort(places.begin(), places.end());
+  if (std::adjacent_find(places.begin(), places.end()) != places.end()) {
+    return "step counts that share memory";
   }
   return "";
 }
 
-std::vector<double> advance(const std::vector<at::Tensor>& steps) {
+std::vector<double> next_counts(const std::vector<at::Tensor>& steps) {
   std::vector<double> counts;
   counts.reserve(steps.size());
   for (const auto& step : steps) {
-    if (step.scalar_type() == at::kFloat) {
-      counts.push_back(*step.mutable_data_ptr<float>() += 1);
-    } else {
-      counts.push_back(*step.mutable_data_ptr<double>() += 1);
-    }
-    bump_version(step, 1);
+    const bool is_float = step.scalar_type() == at::kFloat;
+    counts.push_back(is_float ? *step.const_data_ptr<float>() + 1.0F : *step.const_data_ptr<double>() + 1.0);
   }
   return counts;
 }

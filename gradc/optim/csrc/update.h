@@ -43,10 +43,11 @@ class Update {
   // Why these tensors cannot be updated here, or "". TensorColumn 0 is the parameter, operand 1 its gradient.
   std::string why_not(const std::vector<TensorColumn>& operands) const;
 
-  // Runs the operations for each parameter i, with numbers[number_of[i]]. `operands` must have passed `why_not`.
+  // Sets `scalars` to `values`, then runs the operations for each parameter i, with numbers[number_of[i]]. `operands` must have
+  // passed `why_not`, and `scalars` `why_not_scalars`.
   void run(
       const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
-      const std::vector<size_t>& number_of) const;
+      const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) const;
 
  private:
   size_t num_operands_, num_scratch_;
@@ -54,10 +55,10 @@ class Update {
   std::vector<uint32_t> num_writes_; // of each operand
 };
 
-// Adds one to each of an optimizer's step counts, as `step += 1` does, and returns the new counts.
-std::vector<double> advance(const std::vector<at::Tensor>& steps);
+// What `step += 1` makes of an optimizer's step counts. They stay as they are: nothing of a step is done before all of it can be.
+std::vector<double> next_counts(const std::vector<at::Tensor>& steps);
 
-// Why these are no step counts that `advance` can take, or "".
-std::string why_not_steps(const std::vector<at::Tensor>& steps);
+// Why these are no step counts, or other numbers that an optimizer keeps in tensors, that can be set here, or "".
+std::string why_not_scalars(const std::vector<at::Tensor>& scalars);
 
 } // namespace gradc

@@ -29,7 +29,7 @@ from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
-from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD_FIRST, run_optimizers_eagerly
 from gradc.torch_private.dynamo_patches.partial_functions import guard_where_functions_raise
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
@@ -49,6 +49,7 @@ from gradc.torch_private.dynamo_patches.written_arguments import break_graph_whe
 
 __all__ = [
     "NATIVE_STEP",
+    "ZERO_GRAD_FIRST",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
     "ask_again",

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
@@ -17,8 +17,8 @@ from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.optimizers import known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-_NATIVE_STEP = "native step of an optimizer"
-NATIVE_STEP = PREFIX + _NATIVE_STEP  # the reason of a graph break, as it is counted
+_NATIVE_STEP, _ZERO_GRAD_FIRST = "native step of an optimizer", "zero_grad of an optimizer, before any calculation"
+NATIVE_STEP, ZERO_GRAD_FIRST = PREFIX + _NATIVE_STEP, PREFIX + _ZERO_GRAD_FIRST  # reasons of graph breaks, as they are counted
 
 
 def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) -> Patch:
@@ -30,6 +30,8 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
     def make_inline(original: Method) -> Method:
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.fn is torch.optim.Optimizer.zero_grad and is_ours(tx.output.compiler_fn):
+                _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
                 is_native = getattr(self.fn, "__wrapped__", None) in known_steps()
                 end_graph(
@@ -64,6 +66,14 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
         "Under Dynamo torch's optimizers take other branches, which round otherwise: they ask torch.compiler.is_compiling().",
         (Replace(UserFunctionVariable, "call_function", make_inline), Replace(ConvertFrame, "__call__", make_convert)),
     )
+
+
+def _end_at_zero_grad(tx: Any) -> NoReturn:
+    """Traced, it would let gradients live until the graph has run, and be captured anew for each set of gradients there are."""
+    is_first = all(node.op in ("placeholder", "get_attr") for node in tx.output.graph.nodes)
+    why = "Gradients are cleared by torch's own function, which Dynamo leaves to Python; model.zero_grad() is traced."
+    hints = [] if is_first else ["Call it at the beginning of the step, or behind the optimizer's step."]
+    end_graph(_ZERO_GRAD_FIRST if is_first else "zero_grad of an optimizer", why, hints=hints)
 
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__)
