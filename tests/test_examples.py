@@ -48,6 +48,14 @@ def test_is_bitwise_eager(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_gradc_check_is_clean(path, tmp_path):
+    """The steps of the optimizers of all three runs, in turn; a step of PPO makes 16 for each run."""
+    words = f"--words=--short --out {tmp_path / 'new'}"
+    printed = run("-m", "gradc.cli", "check", path, words, "--steps", 40 if path.stem == "ppo" else 3)
+    assert "all are eager's, bit for bit." in printed
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_header_says_how_to_run_it_and_what_it_printed(path):
     assert f"python examples/{path.name}" in header(path)
     assert re.search(r"^    gradc +\S+ +yes +0$", header(path), re.MULTILINE)

@@ -21,7 +21,7 @@ from gradc.backends import DEFAULT_BACKEND
 from gradc.frontend.control import reset
 from gradc.frontend.pays import forget_verdicts, verdict_of
 from gradc.frontend.trial import Arm, Verdict
-from gradc.journal import Event, Fallback, Graph, Uncompiled, listening, reason
+from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
 from gradc.reporting.cures import cure_of
 from gradc.text_table import table
@@ -85,7 +85,10 @@ class Explanation:
         """Texts, numbers, lists and dictionaries only, as for JSON. What ran eagerly more than once stands there once."""
         times, verdict = collections.Counter(self.fallbacks), self.verdict
         return {
-            "graphs": [dataclasses.asdict(graph) | {"segments": _dicts(graph.segments)} for graph in self.graphs],
+            "graphs": [
+                dataclasses.asdict(graph) | {"segments": _dicts(graph.segments), "kept": [*map(_kept_dict, graph.kept)]}
+                for graph in self.graphs
+            ],
             "graph_breaks": _dicts(self.graph_breaks),
             "fallbacks": [dataclasses.asdict(found) | {"times": times[found]} for found in times],
             "recaptures": [*self.recaptures],
@@ -221,6 +224,10 @@ def explanation_of(
 
 def _dicts(found: Sequence[Any]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in found]
+
+
+def _kept_dict(kept: Kept) -> dict[str, Any]:
+    return dataclasses.asdict(kept) | {"needed_by": [*kept.needed_by]}
 
 
 def _run_on_copies(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
