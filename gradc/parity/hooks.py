@@ -6,7 +6,8 @@
 Heard are the hooks of autograd and of optimizers that are there when a step begins: on parameters and other leaves, before and
 after their gradients are accumulated, on the backward of modules, around the steps of optimizers. Each is wrapped in its place
 for as long as the step runs, and these are places that compilers leave to Python. Not heard: hooks on the forward of modules,
-which are compiled with it, so that a wrapper would change what is compiled; and those that a step registers as it runs.
+which are compiled with it, so that a wrapper would change what is compiled; those on nodes, which torch keeps where nobody
+finds them; and those that a step registers as it runs.
 """
 
 from __future__ import annotations
