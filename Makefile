@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -20,7 +20,8 @@ help:
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
 	@echo "make fuzz-steps   random training steps, with all that happens between them, against eager; PROGRAMS=200 SEED=0"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
-	@echo "make steps   100,000 training steps of a small compiled model: memory flat, nothing compiled again"
+	@echo "make steps   100,000 training steps, of a small compiled model and of a whole compiled step whose numbers change: memory flat, nothing compiled again"
+	@echo "make same-steps   200 whole compiled steps of each benchmark's model: eager's, bit for bit (minutes)"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
@@ -90,6 +91,10 @@ hooks: venv
 
 steps: venv
 	$(BIN)/python -m benchmarks.many_steps
+	$(BIN)/python -m benchmarks.whole_steps
+
+same-steps: venv
+	$(BIN)/python -m benchmarks.same_steps
 
 # A copy of the tree with an extension of its own. Leaks are not looked for: Python and torch keep much until the end. Nor is
 # memory flat: the sanitizer keeps what was freed.

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import gradc
-from benchmarks import hooks_every_step, many_steps
+from benchmarks import hooks_every_step, many_steps, whole_steps
 from benchmarks.endurance import Held
+from benchmarks.models import MODELS
 
 
-@pytest.mark.parametrize("benchmark", [hooks_every_step, many_steps])
+@pytest.mark.parametrize("benchmark", [hooks_every_step, many_steps, whole_steps])
 def test_three_thousand_steps(benchmark: Any) -> None:
     """In a process of its own: what other tests left in this one comes and goes."""
     command = [sys.executable, "-m", benchmark.__name__, "--steps", "3000"]
@@ -27,6 +28,7 @@ def test_three_thousand_steps(benchmark: Any) -> None:
     [
         (hooks_every_step, {"captures": 2, "hits": 1, "ran": 0}, 5),
         (many_steps, {"graphs": 2, "fallbacks": 1, "backwards": 1000}, 4),
+        (whole_steps, {"more_graphs": 1, "fallbacks": 1, "backwards": 1000, "native_steps": 0}, 6),
     ],
 )
 def test_each_problem_is_seen(benchmark: Any, changed: dict[str, int], num_problems: int) -> None:
@@ -36,3 +38,14 @@ def test_each_problem_is_seen(benchmark: Any, changed: dict[str, int], num_probl
     seen = run.look()
     held = Held(seen.held.resident_mib + 3, seen.held.num_objects + 1000)
     assert len(run.problems(seen, dataclasses.replace(seen, held=held, **changed))) == num_problems
+
+
+def test_whole_steps_of_every_benchmark_are_eagers() -> None:
+    """A few here; 200 take minutes: make same-steps."""
+    command = [sys.executable, "-m", "benchmarks.same_steps", "--steps", "6"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(MODELS) and all("eager's bits" in line and "6 native updates" in line for line in lines), (
+        done.stdout
+    )

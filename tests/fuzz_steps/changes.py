@@ -41,10 +41,10 @@ CHANGES: tuple[str, ...] = (
     "OPTIMIZER.state.clear()",
     "OPTIMIZER.state.pop(MODEL.scale, None)",
     "SAVED.append(copy.deepcopy(OPTIMIZER.state_dict()))",
-    "if SAVED:\n    OPTIMIZER.load_state_dict(SAVED.pop())",
-    "OPTIMIZER.load_state_dict(reread(OPTIMIZER.state_dict()))",
-    "OPTIMIZER.load_state_dict(stepped_by_torch(OPTIMIZER.state_dict()))",
-    "OPTIMIZER.load_state_dict(stepped_by_torch(OPTIMIZER.state_dict()))",
+    "if SAVED:\n    load(SAVED.pop())",
+    "load(reread(OPTIMIZER.state_dict()))",
+    "load(stepped_by_torch(OPTIMIZER.state_dict()))",
+    "load(stepped_by_torch(OPTIMIZER.state_dict()))",
     # what the step reads
     "SETTINGS['gain'] = SETTINGS['gain'] * 0.75 + 0.5",
     "SETTINGS['clip'] = 0.25",
@@ -80,11 +80,18 @@ def reread(state):
     return torch.load(file)
 
 
+def load(state, optimizer=OPTIMIZER):
+    try:
+        optimizer.load_state_dict(state)
+    except Exception as error:
+        EVENTS.append(f"{type(error).__name__}: {error}")
+
+
 def stepped_by_torch(state):
     other = make()
     if [len(group["params"]) for group in other.param_groups] != [len(group["params"]) for group in state["param_groups"]]:
         return state
-    other.load_state_dict(state)
+    load(state, other)
     try:
         other.step()
     except Exception as error:

@@ -1,0 +1,80 @@
+"""Are whole compiled steps of the models in models.py eager's, bit for bit, for long?
+
+    python -m benchmarks.same_steps [--steps 200] [--only mlp,gpt]
+
+After so many steps with Adam: the losses, gradients, parameters, the optimizer's state, the generator. Ends with 1 if one
+differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import gradc
+from benchmarks.common import Compile
+from benchmarks.models import MODELS
+from benchmarks.step import Way, leave, training_step
+from benchmarks.steps import matching_models
+from gradc.bits import same_bits
+
+
+def train(model: str, compile_step: Compile, num_steps: int) -> dict[str, Any]:
+    """Take ``num_steps`` steps, from fixed seeds. Returns what there is then, each under its name."""
+    optimizers = list[torch.optim.Optimizer]()
+
+    def keep(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        optimizers.append(optimizer)
+        return optimizer
+
+    step, parameters = training_step(model, Way(leave, compile_optimizer=keep, compile_step=compile_step))
+    losses = [step().detach().clone() for _ in range(num_steps)]
+    return dict(_values(losses, parameters, optimizers[0]))
+
+
+def _values(losses: list[Any], parameters: list[Any], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    yield from ((f"loss {number}", loss) for number, loss in enumerate(losses))
+    for number, parameter in enumerate(parameters):
+        yield f"parameter {number}", parameter.detach()
+        yield f"gradient {number}", parameter.grad
+        yield from ((f"{name} of parameter {number}", value) for name, value in optimizer.state[parameter].items())
+    yield "generator", torch.get_rng_state()
+
+
+def differences(model: str, num_steps: int) -> tuple[list[str], str]:
+    """The names of what differs, and a line about the run."""
+    gradc.reset()
+    eager = train(model, leave, num_steps)
+    compiled = train(model, gradc.compile, num_steps)
+    found = [name for name in eager | compiled if not _is_same(eager, compiled, name)]
+    counted = gradc.counters["fallbacks"] + gradc.counters["uncompiled"]
+    graphs, native = gradc.counters["stats"]["unique_graphs"], gradc.counters["optim"]["native steps"]
+    did = f"{len(eager)} values; {graphs} graphs, {native} native updates, {dict(counted) or 'nothing'} in eager"
+    return found, did
+
+
+def _is_same(eager: dict[str, Any], compiled: dict[str, Any], name: str) -> bool:
+    return name in eager and name in compiled and same_bits(eager[name], compiled[name])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    is_same = True
+    for model in options.only:
+        found, did = differences(model, options.steps)
+        is_same &= not found
+        bits = f"others: {', '.join(found[:8])}" if found else "eager's bits"
+        print(f"{model}, {options.steps} steps: {bits}; {did}", flush=True)
+    return int(not is_same)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
