@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ from gradc.torch_private.dynamo import guard_weight, tracing_context
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode, is_fake
 from gradc.torch_private.subclasses import runs_code_of_its_own
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object: another one in each error, though nothing else is
 _KNOWN_ERRORS = {
     "is being used in an in-place operation": "input mutated in place with gradient recording",
     "don't yet support saved tensor hooks": "function transform",
@@ -110,7 +112,7 @@ def _telling_errors_of_tracing() -> Iterator[None]:
     except Exception as error:
         if is_passing(error):
             raise  # to be tried again: see run_eagerly_where_dynamo_fails
-        text = str(error).split("\n")[0]
+        text = _ADDRESS.sub("", str(error).split("\n")[0])
         kind = next((kind for part, kind in _KNOWN_ERRORS.items() if part in text), f"tracing raised {type(error).__name__}")
         raise UnsupportedError(kind, text) from error
 

@@ -11,6 +11,7 @@ import gradc
 from gradc.bits import same_bits
 from gradc.errors import InternalError
 from gradc.frontend import compile as compiling
+from gradc.journal import Fallback, listening
 from tests.compilers import GRADC
 from tests.oracle import check
 from tests.oracle import leaf as oracle_leaf
@@ -95,6 +96,14 @@ def test_any_other_error_of_tracing_is_a_counted_fallback(error, monkeypatch):
     monkeypatch.setattr(compiling, "record_with_floats", raising(error))
     assert_right(gradc.compile(function), is_region=False)
     assert set(gradc.counters["fallbacks"]) == {f"tracing raised {type(error).__name__}"}
+
+
+def test_addresses_in_an_error_do_not_make_two_reasons_of_one(monkeypatch):
+    monkeypatch.setattr(compiling, "record_with_floats", raising(ValueError(f"no rule for {object()} and {len}")))
+    with listening() as events:
+        assert_right(gradc.compile(function), is_region=False)
+    (told,) = {event.what for event in events if isinstance(event.what, Fallback)}
+    assert told.detail == "no rule for <object object> and <built-in function len>"
 
 
 def test_an_error_before_tracing_begins_is_a_counted_fallback(monkeypatch):
