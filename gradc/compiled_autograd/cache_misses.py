@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int, ...]
 _CAPACITY = 64
-_CHANGED = "Cache miss due to changed shapes: "
+_OTHER_ORDER = "the same nodes share other memory, or run in another order"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +74,18 @@ def miss(walk: Walk, is_static: bool = False) -> None:
     root = Seen("torch::autograd::GraphRoot", (), tuple(walk.root_sizes()), walk.root_key())
     graph = Graph(_earlier[-1].number + 1 if _earlier else 0, (root, *(_seen(walk, n) for n in range(walk.num_nodes))))
     if is_heard("compiled_autograd_verbose") or is_heard("recompiles"):
-        reasons = [*_reasons(graph.nodes, is_static, lambda number: line_of(walk, number - 1) if number else "")]
-        for reason in reasons:
-            show("compiled_autograd_verbose", reason)
-            show("recompiles", reason)
-        if _earlier:
-            tell("recompiles", "\n".join(_in_short(reasons)))
+        _tell(graph.nodes, is_static, lambda number: line_of(walk, number - 1) if number else "")
     _earlier.append(graph)
     del _earlier[:-_CAPACITY]
+
+
+def _tell(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], str]) -> None:
+    for reason in _reasons(nodes, is_static, line_of):
+        show("compiled_autograd_verbose", reason)
+        show("recompiles", reason)
+    if _earlier:
+        number = _num_equal(_closest(nodes).nodes, nodes)
+        tell("recompiles", _in_words(nodes, line_of(number) if number < len(nodes) else ""))
 
 
 def _seen(walk: Walk, node: int) -> Seen:
@@ -119,15 +123,13 @@ def _code(graph: Any) -> str:
 
 def _reasons(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], str]) -> Iterator[str]:
     """Compare with the closest earlier graph: shapes that changed, or the first node that is new."""
-    closest = max(reversed(_earlier), key=lambda earlier: _likeness(earlier.nodes, nodes), default=Graph(-1, ()))
-    best = closest.nodes
-    alike = len(best) == len(nodes) and all(a.structure == b.structure for a, b in zip(best, nodes))
-    number = _num_equal(best, nodes)
-    if alike and any(a.sizes != b.sizes for a, b in zip(best, nodes)):
+    closest = _closest(nodes)
+    best, number = closest.nodes, _num_equal(closest.nodes, nodes)
+    if _is_alike(best, nodes) and any(a.sizes != b.sizes for a, b in zip(best, nodes)):
         for place, change in _changed_sizes(best, nodes):
-            yield _CHANGED + (f"{place} {change}" if is_static else f"marking {place} as dynamic")
+            yield "Cache miss due to changed shapes: " + (f"{place} {change}" if is_static else f"marking {place} as dynamic")
     elif number == len(nodes) and nodes:
-        yield "Cache miss due to other memory or order: the same nodes share other memory, or run in another order"
+        yield f"Cache miss due to other memory or order: {_OTHER_ORDER}"
         return
     else:
         node = nodes[number]
@@ -146,15 +148,26 @@ def _reasons(nodes: Sequence[Seen], is_static: bool, line_of: Callable[[int], st
         )
 
 
-def _in_short(reasons: Sequence[str]) -> Iterator[str]:
-    """Of all sizes that changed, the first stands for the others."""
-    changed = [reason for reason in reasons if reason.startswith(_CHANGED)]
-    yield from (f"{reason} (and {_others(len(changed) - 1)})" for reason in changed[:1] if len(changed) > 1)
-    yield from (reason for reason in reasons if reason not in changed or len(changed) == 1)
+def _in_words(nodes: Sequence[Seen], line: str) -> str:
+    """For people who listen: what is not as in the closest earlier graph; of sizes that changed, the first."""
+    best = _closest(nodes).nodes
+    if _is_alike(best, nodes) and (changed := [*_changed_sizes(best, nodes)]):
+        (place, change), others = changed[0], len(changed) - 1
+        more = f", and {others} other size{'s' * (others > 1)} changed" if others else ""
+        return f"backward pass: {place} {change}{more}"
+    number = _num_equal(best, nodes)
+    if number == len(nodes):
+        return f"backward pass: {_OTHER_ORDER}"
+    difference = _difference(best[number] if number < len(best) else None, nodes[number])
+    return f"backward pass: {nodes[number].name.split('::')[-1]}: {difference}" + (f"\n  at {line}" if line else "")
 
 
-def _others(number: int) -> str:
-    return "another size" if number == 1 else f"{number} other sizes"
+def _closest(nodes: Sequence[Seen]) -> Graph:
+    return max(reversed(_earlier), key=lambda earlier: _likeness(earlier.nodes, nodes), default=Graph(-1, ()))
+
+
+def _is_alike(best: Sequence[Seen], nodes: Sequence[Seen]) -> bool:
+    return len(best) == len(nodes) and all(a.structure == b.structure for a, b in zip(best, nodes))
 
 
 def _changed_sizes(best: Sequence[Seen], nodes: Sequence[Seen]) -> Iterator[tuple[str, str]]:
