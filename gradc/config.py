@@ -73,7 +73,7 @@ class Config:
         verify: how many calls of each compiled function or module, its backward included, run beside in eager, on copies, and
             are compared bit for bit (default 0; also ``GRADC_VERIFY_CALLS=n``): the first ones, and as many whenever something
             is compiled anew. What is not eager's is told and runs eagerly from then on. As it is at ``gradc.compile``, or
-            ``options={"verify": n}``.
+            ``options={"verify": n}``. Nothing is where other bits are allowed (``backend="auto", options={"bitwise": False}``).
         compiled_autograd: capture every backward pass of the process (default False; also ``GRADC_COMPILED_AUTOGRAD=1``).
     """
 

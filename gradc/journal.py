@@ -45,6 +45,7 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
       that were timed beside compiled ones.
     - ``aot``: ``backward_compiles``: backwards compiled, one for each segment and state it was called in.
     - ``compiled_autograd``: backward passes: ``captures``, ``hits``, and others.
+    - ``auto``: programs that Inductor compiled for ``backend="auto"``, what runs them, and why others were not compiled.
     - ``optim``: ``native steps`` of optimizers, and why a step was torch's.
     - ``verified``: calls and backwards compared in shadow mode, differences, what was left out.
     - ``executor``: ``programs_interpreted``: programs that the Python interpreter runs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 DEFAULT_BACKEND = "replay"
+AUTO_BACKEND = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,11 @@ class CompileOptions:
     dynamic: bool | None = None
     memory_budget: float = 1.0
     options: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """False where the faster backend may be one with other bits than eager's."""
+        return self.backend != AUTO_BACKEND or bool(dict(self.options).get("bitwise", True))
 
 
 DEFAULTS = CompileOptions()

@@ -33,6 +33,7 @@ CALLS: dict[str, tuple[int | str, str]] = {
     "_leave_out": (0, "left out: "),
     "_by_torch": (0, "by torch: "),
     "_refuse": (2, ""),
+    "Refused": (0, ""),
 }
 ATTRIBUTES = {"taint": "", "_failure": "", "reason": "left out: "}  # that are set to a name
 OF_PASSES = "compiled autograd: "

@@ -58,7 +58,7 @@ def list_backends() -> list[str]:
     """The names that ``gradc.compile(backend=...)`` takes, in alphabetical order.
 
     Returns:
-        "eager", "inductor", "replay", and those that were registered.
+        "auto", "eager", "inductor", "replay", and those that were registered.
     """
     return sorted(_backends)
 

@@ -1,6 +1,7 @@
 // gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
 #include "csrc/ambient.h"
 #include "executor/csrc/bind.h"
+#include "executor/csrc/bind_choice.h"
 #include "nodes/csrc/bind.h"
 #include "tape/csrc/bind.h"
 #include "region/csrc/bind.h"
@@ -35,6 +36,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("torch_version") = TORCH_VERSION;
   gradc::bind_ambient(module);
   gradc::bind_executor(module);
+  gradc::bind_choice(module);
   gradc::bind_tape(module);
   gradc::bind_nodes(module);
   gradc::bind_region(module);

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gradc import executor
-from gradc.backends import Lower, lookup_backend, seen
+from gradc.backends import Lower, lower_of, seen
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.executor import Runner, interpret
 from gradc.ir.program import Program
@@ -42,7 +42,7 @@ def lower_with(compiler: Compiler | None) -> Lower:
         return _lower_native
     options = options_of(compiler)
     if options is not None:
-        return functools.partial(_lower_with_backend, lookup_backend(options.backend))
+        return functools.partial(_lower_with_backend, lower_of(options))
     if not callable(compiler):
         raise ConfigError(f"compiled_autograd.enable takes a function from GraphModule to callable, not {compiler!r}.")
     return functools.partial(_lower_with_function, compiler)

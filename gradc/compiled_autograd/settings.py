@@ -15,7 +15,7 @@ from typing import Any
 
 from gradc.compiled_autograd.compilers import Compiler, options_of, takes_symbols
 from gradc.config import config
-from gradc.options import DEFAULT_BACKEND
+from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +52,9 @@ def setting_of(compiler: Compiler | None, dynamic: bool | None) -> Setting:
         dynamic = dynamic if takes_symbols(compiler) else False
         return Setting(True, compiler, dynamic, key=None if compiler is None and dynamic is None else (compiler, dynamic))
     dynamic = options.dynamic if dynamic is None else dynamic
-    compiler = None if options.backend == DEFAULT_BACKEND else compiler
-    return Setting(True, compiler, dynamic, options.fullgraph, (options.backend, dynamic))
+    is_native = options.is_bitwise and options.backend in (DEFAULT_BACKEND, AUTO_BACKEND)
+    compiler = None if is_native else compiler
+    return Setting(True, compiler, dynamic, options.fullgraph, (options.backend, options.is_bitwise, dynamic))
 
 
 @functools.cache

@@ -28,11 +28,12 @@ from gradc.frontend.patches import is_ours
 from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
-from gradc.options import DEFAULT_BACKEND, CompileOptions
+from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 
-_OPTIONS = ("compare_with_eager", "compile_seconds", "verify")  # settings of gradc.config, for one call
+_SETTINGS = ("compare_with_eager", "compile_seconds", "verify")  # of gradc.config, for one call
+_OPTIONS = ("bitwise", *_SETTINGS)
 
 
 def compile(
@@ -61,11 +62,14 @@ def compile(
             hooks and keys of ``state_dict``, whose calls run compiled; or an optimizer of torch.optim, which is returned
             itself, with a native ``step``. What gradc compiled already is compiled with the new options; what
             TorchScript compiled is returned as it is, counted. Without it, returns a decorator.
-        backend: a name of ``gradc.list_backends()``: "replay" (default) and "eager" give eager's bits, "inductor" fuses.
+        backend: a name of ``gradc.list_backends()``: "replay" (default) and "eager" give eager's bits, "inductor" fuses. "auto"
+            keeps what is faster of those with eager's bits, and with ``options={"bitwise": False}`` of all: code that
+            Inductor compiles in the background, while the program is replayed.
         fullgraph: raise where a part would run eagerly, instead of counting it.
         dynamic: True: sizes are symbolic from the start; False: never; None: a size becomes symbolic once it changes.
         memory_budget: 1.0: save for backward what eager saves.
         options: ``compile_seconds``, ``compare_with_eager``, ``verify``: the settings of ``gradc.config``, for this target.
+            ``bitwise``: see ``backend="auto"``.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -114,7 +118,7 @@ def _judged(compiled: Any, target: Any, name: str, budget: Budget, options: Comp
 
 
 def _verified(compiled: Any, target: Any, options: CompileOptions) -> Any:
-    num_calls: Any = dict(options.options).get("verify", config.verify)
+    num_calls: Any = dict(options.options).get("verify", config.verify if options.is_bitwise else 0)
     return verified(compiled, target, num_calls, options.fullgraph) if num_calls else compiled
 
 
@@ -204,6 +208,20 @@ def _validate(backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, op
         raise ConfigError(f"dynamic={dynamic!r}: True, False or None.")
     if memory_budget != 1.0:
         raise ConfigError(f"memory_budget={memory_budget!r}: only 1.0 (save what eager saves) is supported.")
-    if wrong := [name for name in options or {} if name not in _OPTIONS]:
+    _validate_options(options or {}, backend)
+
+
+def _validate_options(options: dict[str, Any], backend: str) -> None:
+    if wrong := [name for name in options if name not in _OPTIONS]:
         raise ConfigError(f"options: there is no option {wrong[0]!r}. The options are: {', '.join(_OPTIONS)}.")
-    validate(options or {})
+    validate({name: value for name, value in options.items() if name in _SETTINGS})
+    bitwise = options.get("bitwise", True)
+    if not isinstance(bitwise, bool):
+        raise ConfigError(f"options: bitwise={bitwise!r}: True or False.")
+    if "bitwise" in options and backend != AUTO_BACKEND:
+        raise ConfigError(
+            f'options: bitwise is for backend="auto", which chooses; backend={backend!r} is what it is.\n'
+            '  gradc.compile(target, backend="auto", options={"bitwise": False})'
+        )
+    if not bitwise and options.get("verify"):
+        raise ConfigError("options: verify compares bit for bit, and bitwise=False allows other bits. Leave one of them out.")

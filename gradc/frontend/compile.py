@@ -30,7 +30,7 @@ import torch
 import torch.fx
 
 from gradc.ambient import AutocastState, autocast_of, autocast_state, unsupported_mode
-from gradc.backends import lookup_backend
+from gradc.backends import lower_of
 from gradc.backward.settings import Settings
 from gradc.config import config
 from gradc.errors import GradcError, InternalError, UnsupportedError, is_passing
@@ -62,7 +62,7 @@ def compile_region(
     """
     with _telling_errors_of_tracing():
         _refuse_what_eager_must_run(graph, inputs)
-        settings = Settings(lookup_backend(options.backend), _backward_autocast(), options.fullgraph)
+        settings = Settings(lower_of(options), _backward_autocast(), options.fullgraph)
         examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
         tape = record_with_floats(floats, runner_of(graph), examples, names, _fake_mode(), "forward")
         _guard_weights(tape, graph, inputs)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradc import compiled_autograd
+from gradc.backends import auto
 from gradc.frontend.budget import refill_budgets
 from gradc.frontend.pays import forget_verdicts
 from gradc.journal import counters
@@ -38,4 +39,5 @@ def reset() -> None:
     compiled_autograd.reset()
     refill_budgets()
     forget_verdicts()
+    auto.forget()
     counters.clear()

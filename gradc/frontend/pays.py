@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
+from gradc.backends.auto import num_offers
 from gradc.compiled_autograd import settings
 from gradc.config import config
 from gradc.frontend.budget import Budget
 from gradc.frontend.trial import Arm, Trial, Verdict
 from gradc.journal import count, counter_of, log, num_compiled
-from gradc.options import DEFAULT_BACKEND, CompileOptions
+from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active
@@ -56,7 +57,7 @@ class Contest:
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self.is_eager, self.num_rest = False, 0
+        self.is_eager, self.num_rest, self._num_offers = False, 0, 0
         self._wait()
 
     def _wait(self) -> None:
@@ -109,8 +110,14 @@ class Contest:
         self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, _CALLS_UNTIL_NEXT
         self.tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
         log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
+        self._num_offers = num_offers()
         _turn.give_up(self)
         self._wait()
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if a Program has got other code since the verdict: what was slower than eager may not be any more."""
+        return self.is_eager and self._num_offers != num_offers()
 
 
 class Faster:
@@ -128,6 +135,8 @@ class Faster:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         contest = self._recording if torch.is_grad_enabled() else self._plain
+        if contest.is_outdated:
+            contest.forget()
         if contest.num_rest == 0:
             return self._tried(contest, args, kwargs)
         contest.num_rest -= 1
@@ -208,11 +217,11 @@ def faster_of(
 ) -> Callable[..., Any]:
     """``compiled``, or eager where that is faster. ``compiled`` itself where it was asked for, or might not be eager's.
 
-    Of the backends only gradc's own is known to have eager's bits.
+    Of the backends only gradc's own is known to have eager's bits; where "auto" may have others, they were not asked for.
     """
     asked = dict(options.options)
     is_compared = asked.get("compare_with_eager", config.compare_with_eager)
-    if not is_compared or options.fullgraph or options.backend != DEFAULT_BACKEND:
+    if not is_compared or options.fullgraph or options.backend not in (DEFAULT_BACKEND, AUTO_BACKEND):
         return compiled
     return Faster(compiled, eager, name, budget)
 

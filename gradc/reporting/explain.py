@@ -17,7 +17,8 @@ from typing import Any, TypeGuard
 
 import torch
 
-from gradc.backends import DEFAULT_BACKEND
+from gradc.backends import DEFAULT_BACKEND, auto
+from gradc.backends.auto import Chosen
 from gradc.frontend.control import reset
 from gradc.frontend.pays import forget_verdicts, verdict_of
 from gradc.frontend.trial import Arm, Verdict
@@ -32,6 +33,7 @@ from gradc.traces.times import StepTimes, step_times
 
 _MOST_RUNS = 300  # a trial begins after 200 at most, and takes 60
 _PROFILED_RUNS = 5
+_MOST_SECONDS = 600.0  # that other code is waited for
 _MOST_KEPT, _MOST_NEEDED = 8, 3  # that the text shows
 
 
@@ -66,6 +68,8 @@ class Explanation:
             too few to tell (some hundred).
         compile_time: the seconds of the first run beyond the second, by phase.
         times: where the time of a step goes, if that was asked for.
+        choices: under ``backend="auto", options={"bitwise": False}``, which code runs each Program, of all that this process
+            has compiled since ``gradc.reset``; () where none is decided.
     """
 
     graphs: tuple[Graph, ...]
@@ -75,6 +79,7 @@ class Explanation:
     verdict: Verdict | None = None
     compile_time: CompileTime | None = None
     times: StepTimes | None = None
+    choices: tuple[Chosen, ...] = ()
 
     def __str__(self) -> str:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
@@ -94,11 +99,14 @@ class Explanation:
             "recaptures": [*self.recaptures],
             "verdict": None if verdict is None else dataclasses.asdict(verdict) | {"chosen": verdict.chosen.value},
             "compile_time": None if self.compile_time is None else dataclasses.asdict(self.compile_time),
+            "choices": [dataclasses.asdict(choice) | {"way": choice.way.value} for choice in self.choices],
         }
 
     def _verdict(self) -> Iterator[str]:
         if self.verdict is not None:
             yield f"\nruns {'eagerly' if self.verdict.chosen is Arm.EAGER else 'compiled'}: {self.verdict}"
+        for choice in self.choices:
+            yield f"\n{choice}" + _at(choice.where)
 
     def _times(self) -> Iterator[str]:
         """Only where times were asked for, so that the text of a function is always the same."""
@@ -166,8 +174,8 @@ def explain(
             whole step: backward runs from those results only that still have a graph.
         backend: for a function that is not compiled yet.
         is_timed: go on to run it: under torch.profiler, to see how much of a step passes at each graph break, then up to 300
-            times, until it is clear whether it is faster compiled or eagerly. What a step changes beside its arguments it
-            changes as often.
+            times, until it is clear whether it is faster compiled or eagerly; what ``backend="auto"`` has compiled in the
+            background is waited for, and tried. What a step changes beside its arguments it changes as often.
 
     Returns:
         A function of the arguments (tensors of any dtype and shape, modules and others: they are copied for each run) that
@@ -179,7 +187,7 @@ def explain(
     compiled = compiled_once(function, backend)
 
     def run(*args: Any) -> Explanation:
-        verdict = verdict_of(function)
+        verdict, choices = verdict_of(function), auto.choices()
         reset()
         known = compilations()
         step, _ = copies(compiled, args)
@@ -187,8 +195,9 @@ def explain(
             first_seconds, first = _run_on_copies(step, args), len(events)
             compile_time = compile_time_of(compiled_since(known), first_seconds, _run_on_copies(step, args))
         times = _profiled(step, args) if is_timed else None
-        verdict = _verdict_of_runs(step, args) if is_timed else verdict
-        return explanation_of(events, first, known, verdict, compile_time, times)
+        if is_timed:
+            verdict, choices = _verdict_of_runs(step, args), _choices_of_runs(step, args)
+        return dataclasses.replace(explanation_of(events, first, known, verdict, compile_time, times), choices=choices)
 
     return run
 
@@ -262,6 +271,18 @@ def _verdict_of_runs(compiled: Callable[..., Any], args: tuple[Any, ...]) -> Ver
             return verdict
         _run_on_copies(compiled, args)
     return None
+
+
+def _choices_of_runs(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Chosen, ...]:
+    """What is compiled in the background is waited for, and tried."""
+    end = time.monotonic() + _MOST_SECONDS
+    for _ in range(auto.NUM_CALLS):
+        _run_on_copies(step, args)
+    while auto.is_busy() and time.monotonic() < end:
+        time.sleep(0.05)
+    for _ in range(auto.CALLS_OF_A_TRIAL if auto.num_offers() else 0):
+        _run_on_copies(step, args)
+    return auto.choices()
 
 
 def _is_break(what: object) -> TypeGuard[Uncompiled]:

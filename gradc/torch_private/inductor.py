@@ -34,3 +34,16 @@ def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # all outputs keep their strides
     with config.patch(fallback_random=True):
         return inductor(graph, fakes)
+
+
+def compile_ahead(graph: torch.fx.GraphModule, fakes: list[Any]) -> str:
+    """The same as a shared library for torch's ``AOTIModelContainerRunner``, without Python in it: its path."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner as inductor
+    from torch._inductor.virtualized import V
+
+    (output,) = graph.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    with config.patch(fallback_random=True, cpp_wrapper=True, compile_threads=1), V.set_aot_compilation(True):
+        made: Any = inductor(graph, fakes, aot_mode=True, cpp_wrapper=True)
+    return str(made.filename)

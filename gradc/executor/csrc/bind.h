@@ -1,4 +1,4 @@
-// The bindings of this room: gradc._C.Plan, and how a spec of Python's names where a symbol is read.
+// The bindings of plans: gradc._C.Plan, and how a spec of Python's names where a symbol is read.
 #pragma once
 
 #include "executor/csrc/plan.h"

@@ -8,7 +8,7 @@
 //             +------------------------------+       +--------------------------------------+
 //
 // Ownership.  A Plan owns its constants and nothing of any run, except the values of symbolic operands for the tuples of
-//             sizes seen lately (the bindings, behind a lock). A Frame owns what its slots hold; `deaths` say when a slot
+//             sizes seen lately (the bindings, behind a lock), and what its choice has measured. A Frame owns what its slots hold; `deaths` say when a slot
 //             is cleared, so that memory is freed where eager frees it. Whatever ends a run, an exception too, clears
 //             the frame: nothing is leaked, and no lock is held while an op runs.
 // Threads.    Any number of threads may run one Plan, and a run may start another: they share only what is immutable.
@@ -149,6 +149,8 @@ class Bindings {
   std::list<std::pair<Symbols, Binding>> recent_;
 };
 
+class Choice;
+
 struct Plan {
   bool is_constant(const Operand& operand, bool (c10::IValue::*is)() const) const {
     return operand.kind == Operand::Kind::constant && (constants[operand.index].boxed.*is)();
@@ -167,6 +169,7 @@ struct Plan {
   std::vector<Pack> packs;
   std::vector<SymbolSource> symbols;
   std::unique_ptr<Bindings> bindings;
+  std::shared_ptr<Choice> choice; // of another way to run it (choice.h); null where there is none
 };
 
 // `is_exact` says that every tensor so far has the sizes, strides and dtype that it had when captured. Then so have the
@@ -188,5 +191,8 @@ struct Frame {
 // Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
 // more. Returns one value for each output. Throws what an op throws.
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);
+
+// The same by the plan's steps, whatever its choice is.
+std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs);
 
 } // namespace gradc

@@ -1,13 +1,12 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
 #include "csrc/plain.h"
+#include "executor/csrc/below_autograd.h"
+#include "executor/csrc/choice.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/product.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
@@ -16,13 +15,6 @@ namespace {
 
 using c10::DispatchKey;
 using c10::DispatchKeySet;
-
-// What a kernel in eager sees: autograd and view tracking are done. Grad mode is on, as it is when a forward that will
-// have a backward runs: mkldnn_rnn_layer makes the workspace that its backward needs only then.
-struct BelowAutograd {
-  at::AutoDispatchBelowADInplaceOrView dispatch;
-  at::AutoGradMode grad_mode{true};
-};
 
 // All of the dispatcher, for an op that is not ATen's: what its kernel calls counts versions itself. No gradient is recorded,
 // since the inputs' history is none of its business.
@@ -67,8 +59,7 @@ class AutocastSwitch {
 // True if nothing in this thread wants to see the calls: no dispatch mode, function transform or profiler. Then an op on
 // plain tensors may go to its CPU kernel without asking the dispatcher.
 bool is_unobserved() {
-  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
-  return (included - c10::default_included_set).empty() && !at::hasCallbacks();
+  return is_undispatched() && !at::hasCallbacks();
 }
 
 bool reads_plain(const Step& step, const Frame& frame) {
@@ -243,6 +234,10 @@ void call_as_eager(const Step& step, Frame& frame) {
 }
 
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) {
+  return plan.choice ? plan.choice->run(plan, std::move(inputs)) : run_steps(plan, std::move(inputs));
+}
+
+std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs) {
   Frame frame(plan);
   fill(frame, std::move(inputs));
   {
@@ -251,7 +246,7 @@ std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) 
       below.emplace();
     }
     const at::AutoGradMode grad_mode(true);
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const NoAutocast autocast = no_autocast();
     const bool unobserved = is_unobserved();
     for (const Step& step : plan.steps) {
       call(step, frame, unobserved);
