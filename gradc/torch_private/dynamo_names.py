@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo import symbolic_convert
+from torch._dynamo import exc, symbolic_convert
 from torch._dynamo.variables import builtin, dicts, lists, sets, user_defined
 from torch._dynamo.variables.hashable import HashableTracker
 
@@ -39,3 +39,6 @@ ANY_SET: Any = sets.SetVariable if IS_BEFORE_2_15 else getattr(sets, "BaseSetVar
 
 # The methods that change a list.
 LIST_METHODS: Any = lists.CommonListMethodsVariable if IS_BEFORE_2_15 else lists.BaseListVariable
+
+# A call with fake tensors that raised: an error of Dynamo's, since 2.14 an exception that the traced program may catch.
+FAKE_CALL_RAISED: Any = getattr(exc, "FakeTensorObservedException", ())

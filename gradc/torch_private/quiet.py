@@ -1,4 +1,4 @@
-"""What torch logs of errors that gradc handles: left out, unless torch's logs were asked for.
+"""What torch logs of what gradc handles and counts: left out, unless torch's logs were asked for.
 
 quiet: context manager around what gradc compiles          leave_out_handled_errors: () -> Patch
 """
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from gradc.torch_private.patches import Patch
 
-_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.recording")
+# Of fake tensors; of symbols; and of Tensor.item(), at which Dynamo's graph ends, with advice for other compilers.
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.recording", "torch._dynamo.variables.tensor")
 _is_quiet: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_quiet", default=False)
 
 
@@ -28,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 class _Unless(logging.Filter):
-    """Lets records through, unless they are of errors that gradc handles and nobody asked for more than warnings."""
+    """Lets records through, unless they are of what gradc handles and nobody asked for more than warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _is_quiet.get() or logging.getLogger(record.name).isEnabledFor(logging.INFO)
@@ -63,6 +64,6 @@ class Filtered:
 def leave_out_handled_errors() -> Patch:
     return Patch(
         "leave_out_handled_errors",
-        "Fake tensors log each error with its traceback, also where gradc then runs the part as eager does, or eager says it.",
+        "Fake tensors log each error with its traceback, and Dynamo where it ends a graph; gradc runs the part as eager does.",
         (Filtered(_LOGGERS),),
     )

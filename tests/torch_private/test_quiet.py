@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.variables.tensor import TensorVariable
 
 import gradc
 
@@ -38,6 +39,25 @@ def test_a_handled_error_is_not_logged_but_other_compilers_is(heard: list[loggin
     assert not heard
     mistaken(by_torch)
     assert heard
+
+
+def test_where_a_number_is_read_dynamo_gives_no_advice_for_other_compilers() -> None:
+    heard: list[logging.LogRecord] = []
+    log, handler = logging.getLogger("torch._dynamo.variables.tensor"), logging.Handler()
+    handler.emit = heard.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * x.sum().item()
+
+    try:
+        for compile, is_said in ((gradc.compile, False), (by_torch, True)):
+            torch.compiler.reset()
+            TensorVariable._warn_capture_scalar_outputs.cache_clear()
+            compile(reads)(torch.ones(3))
+            assert any("Tensor.item()" in record.getMessage() for record in heard) == is_said
+    finally:
+        log.removeHandler(handler)
 
 
 def test_who_asks_for_torch_s_logs_gets_them(heard: list[logging.LogRecord]) -> None:

@@ -16,6 +16,7 @@ from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
+from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
@@ -94,6 +95,7 @@ __all__ = [
     "take_changing_integers",
     "take_data_of_subclasses",
     "take_drawn_numbers",
+    "take_dual_tensors",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "tell_tensors_apart",

@@ -7,14 +7,24 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from torch._dynamo import graph_break_hints
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
-from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, TorchDynamoException, TorchRuntimeError
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    InternalTorchDynamoError,
+    TorchDynamoException,
+    TorchRuntimeError,
+    format_graph_break_message,
+)
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from gradc.errors import is_passing
+from gradc.torch_private.dynamo_names import FAKE_CALL_RAISED
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 FAILED = "tracing failed"
+FAKE_CALL = "RuntimeError when making fake tensor call"  # as Dynamo says it, of one that nothing catches
 _BREAKDOWNS = (AssertionError, BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError)
 _FROM_CODE = "\n\nfrom user code:\n"  # what Dynamo adds to errors that come out of its own code, an IndexError say
 
@@ -53,10 +63,23 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
 
         return call
 
+    def make_handler(original: Method) -> Method:
+        @functools.wraps(original)
+        def handle(self: Any, raised: Exception) -> None:
+            if isinstance(raised, FAKE_CALL_RAISED) and is_ours(self.output.compiler_fn):
+                words = format_graph_break_message(FAKE_CALL, "", str(raised), [*graph_break_hints.USER_ERROR])
+                raise TorchRuntimeError(words, getattr(raised, "real_stack", None)) from raised
+            original(self, raised)
+
+        return handle
+
     return Patch(
         "run_eagerly_where_dynamo_fails",
-        "A program that runs in eager must not raise because Dynamo breaks down over it.",
-        (Replace(ConvertFrame, "__call__", make),),
+        "A program that runs in eager must not raise because Dynamo breaks down over it, nor catch an error in Dynamo's words.",
+        (
+            Replace(ConvertFrame, "__call__", make),
+            Replace(InstructionTranslatorBase, "exception_handler", make_handler),
+        ),
     )
 
 
