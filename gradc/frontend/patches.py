@@ -79,6 +79,7 @@ def patches() -> Patches:
             dynamo.leave_streams_to_python(is_ours),
             dynamo.note_what_others_give_up(is_ours),
             dynamo.read_from_the_tensor(is_ours),
+            dynamo.read_parameter_groups_as_they_are(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),
             dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),

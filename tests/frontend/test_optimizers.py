@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 import gradc
+from gradc.bits import same_bits
 from gradc.errors import GradcError
 from tests.oracle import check
 
@@ -137,6 +138,8 @@ class Damped(optim.Adam):
 
 
 def test_of_the_users_own_that_calls_torchs() -> None:
+    """A class's first object puts torch's layer of hooks, which gradc looks for, around its step."""
+    optim.Adam(net().parameters())
     check(whole_step(lambda weights: Damped(weights, lr=0.05)), net)
 
 
@@ -235,3 +238,35 @@ def test_tensors_on_the_graph() -> None:
         return seen
 
     check(run, net)
+
+
+def test_settings_are_read_as_they_are_and_may_change() -> None:
+    """A learning rate that changes is an input from its second value on; what nobody reads is no reason to capture."""
+
+    def train(compile: Any) -> tuple[list[Any], list[int]]:
+        torch.manual_seed(0)
+        model = net()
+        optimizer = optim.Adam(model.parameters(), lr=0.1)
+        schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+        seen, num_graphs = list[Any](), list[int]()
+
+        @compile
+        def step(x: Tensor) -> tuple[Any, ...]:
+            group = optimizer.param_groups[0]
+            loss = model(x).square().mean() * (1 + group["lr"])
+            loss.backward()
+            optimizer.step()
+            return loss.detach(), group["lr"], group["capturable"]
+
+        for number in range(6):
+            seen += step(torch.linspace(-1, 1, 24).view(3, 8))
+            schedule.step()
+            optimizer.param_groups[0]["weight_decay"] = 0.1 * number
+            num_graphs.append(gradc.counters["stats"]["unique_graphs"])
+        return [*seen, *model.parameters()], num_graphs
+
+    eager, _ = train(lambda step: step)
+    gradc.reset()
+    compiled, num_graphs = train(gradc.compile)
+    assert same_bits(eager, compiled)
+    assert num_graphs[1:] == [num_graphs[0] + 1] * 5

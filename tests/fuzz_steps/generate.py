@@ -74,6 +74,11 @@ _LOGS = (
     "EVENTS.append(sum(float(p.grad.norm()) for p in MODEL.parameters() if p.grad is not None))",
     "SETTINGS['number'] += 1",
     "EVENTS.append(OPTIMIZER.param_groups[0]['lr'])",
+    "EVENTS.append([group.get('capturable') for group in OPTIMIZER.param_groups])",
+    "for group in OPTIMIZER.param_groups:\n    group['lr'] = group['lr'] * 0.9",
+    "loss = loss * OPTIMIZER.param_groups[0]['lr']",
+    "EVENTS.append(len(OPTIMIZER.state))",
+    "EVENTS.append([name for name in OPTIMIZER.param_groups[-1] if name != 'params'])",
 )
 _EMAS = (
     "with torch.no_grad():\n    for kept, p in zip(EMA.parameters(), MODEL.parameters()):\n        kept.lerp_(p, 0.1)",

@@ -31,6 +31,7 @@ from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD_FIRST, run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.parameter_groups import read_parameter_groups_as_they_are
 from gradc.torch_private.dynamo_patches.partial_functions import guard_where_functions_raise
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
@@ -85,6 +86,7 @@ __all__ = [
     "make_objects_as_python_does",
     "note_what_others_give_up",
     "read_from_the_tensor",
+    "read_parameter_groups_as_they_are",
     "resume_behind_operators",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
