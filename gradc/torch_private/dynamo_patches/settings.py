@@ -17,13 +17,15 @@ from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
 # tensor is looked at there and then; recurrent modules are traced.
-_OUR_SETTINGS = {
+_OUR_SETTINGS: dict[str, Any] = {
     "skip_nnmodule_hook_guards": False,
     "record_runtime_overhead": False,
     "trace_numpy": False,
     "rewrite_assert_with_torch_assert": False,
     "allow_rnn": True,
 }
+if hasattr(config, "computed_lazy_constant_max_nodes"):  # since 2.14; what is calculated of our floats would be constants
+    _OUR_SETTINGS["computed_lazy_constant_max_nodes"] = 0
 
 
 _users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)
