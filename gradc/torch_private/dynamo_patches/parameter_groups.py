@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 from torch._dynamo.variables.optimizer import OptimizerVariable
-from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -16,15 +15,15 @@ def read_parameter_groups_as_they_are(is_ours: IsOurs) -> Patch:
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
-        def var_getattr(self: Any, tx: Any, name: str) -> Any:
-            if name == "param_groups" and is_ours(tx.output.compiler_fn):
-                return UserDefinedObjectVariable.var_getattr(self, tx, name)
-            return original(self, tx, name)
+        def set_capturable(self: Any, tx: Any) -> None:
+            """What Dynamo does before they are read: here nothing."""
+            if not is_ours(tx.output.compiler_fn):
+                original(self, tx)
 
-        return var_getattr
+        return set_capturable
 
     return Patch(
         "read_parameter_groups_as_they_are",
         "Dynamo says that each group is capturable, and compiles again whenever any of its settings changes.",
-        (Replace(OptimizerVariable, "var_getattr", make),),
+        (Replace(OptimizerVariable, "_set_capturable", make),),
     )
