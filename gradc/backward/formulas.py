@@ -22,6 +22,7 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.backward.ops import gradc_ops
+from gradc.backward.ties import TIES
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.tape.node_facts import ASKS_FOR_SUBCLASS, ASKS_FOR_SUBCLASS_IF_COMPLEX, ASKS_UNDER_CREATE_GRAPH
@@ -203,6 +204,7 @@ FORMULAS = {
         _reflectors("_saved_input", "_saved_tau"), is_differentiable=False, keeps_calls=True
     ),
     "OrmqrBackward0": Formula(_reflectors("_saved_self", "_saved_input2"), is_differentiable=False, keeps_calls=True),
+    **{name: Formula(make) for name, make in TIES.items()},
 }
 
 

@@ -107,6 +107,37 @@ def test_reduction_of_dynamic_sizes(reduce):
     check(step, leaf(5, 7))
 
 
+# ---- the larger or smaller of two tensors
+
+
+CHOICES = [torch.maximum, torch.minimum, torch.fmax, torch.fmin, lambda x, y: x.clamp(min=y), lambda x, y: x.clamp_max(y)]
+
+
+def layouts():
+    """Makes a pair of leaves that are equal here and there, in every layout."""
+    steps = torch.arange(20.0).view(5, 4) % 3
+    for x in (steps.clone(), steps.view(4, 5).t(), torch.cat([steps, steps], 1)[:, ::2], torch.tensor([[1, NAN, 2, 1]] * 5)):
+        for y in (torch.ones(5, 4), torch.ones(4, 5).t(), torch.tensor([1, NAN, 1, 2]), torch.ones(())):
+            yield lambda x=x: x.detach().requires_grad_(), lambda y=y: y.clone().requires_grad_()
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_of_two_tensors_the_chosen_one_gets_the_gradient_in_its_layout(choose):
+    for x, y in layouts():
+        check(first_order(choose), x, y)
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_of_a_tensor_and_itself(choose):
+    check(first_order(lambda x: choose(x, x)), lambda: torch.randn(4, 2).t().requires_grad_())
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_choices_at_higher_orders(choose):
+    for x, y in layouts():
+        check(higher_orders(lambda x, y: choose(x.sin(), y.sin()) ** 2 * x), x, y)
+
+
 # ---- masked_fill, index_fill, index_put with a value that needs a gradient
 
 

@@ -6,9 +6,9 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/version.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -29,12 +29,17 @@ struct NodeFact {
 };
 
 // Generated nodes that run live.
-const std::array<NodeFact, 2>& facts_of_live_nodes() {
-  static const std::array<NodeFact, 2> facts = {
+const std::vector<NodeFact>& facts_of_live_nodes() {
+  static const std::vector<NodeFact> facts = {
       NodeFact{
           "its formula takes a slower way, with other bits or strides, when a mode records",
           {"Cumprod", "Prod", "Linalg", "MaxBackward1", "MinBackward1", "Median", "Nanmedian", "Det", "Slogdet", "Logdet", "Svd",
            "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr"}},
+#if TORCH_VERSION_MINOR >= 14
+      NodeFact{
+          "the same: where a mode records, it copies what it else writes in place; see backward/ties.py",
+          {"Maximum", "Minimum", "Fmax", "Fmin", "ClampMinBackward1", "ClampMaxBackward1"}},
+#endif
       NodeFact{
           "what its kernel returns has other strides than on fake tensors, so that no trace would serve other sizes",
           {"MkldnnRnnLayer"}}};
