@@ -1,9 +1,9 @@
 """The gradients of the larger or smaller of two tensors, as torch 2.14 makes them: where both are equal, each gets half.
 
-    TIES: name of a node -> the function that makes its gradients: (node, incoming gradients, its own on fake tensors) -> gradients
+    TIES: name of a node -> function: (node, incoming gradients, what its C++ code made on fake tensors) -> gradients
 
-The C++ code ends with zeros for what was not chosen: on real tensors written in place, into a result that keeps the layout of the
-operands; on what is like a subclass, as fake tensors are, with a copy that is contiguous. Until 2.13 the code was right on both.
+The C++ code ends with zeros for what was not chosen: on real tensors written in place, into a result that keeps the layout of
+the operands; on what is like a subclass, as fake tensors are, with a copy that is contiguous. In 2.13 it was right on both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mask = Callable[[Tensor, Tensor], Tensor]
 
 
 def _halves(name_of_other: str, lost: Mask, won: Mask, node: Any, grads: Grads, made: Grads) -> Grads:
-    """``lost``, ``won``: where ``self`` is not chosen, and where the other operand is not. The other's gradient is made first."""
+    """``lost``: where ``self`` is not chosen; ``won``: where the other operand is not. The other's gradient is made first."""
     (grad,), self, other = grads, node._saved_self, getattr(node, name_of_other)
     assert grad is not None
     of_other = None if made[1] is None else _half_at_ties(grad, self, other, won)
