@@ -25,9 +25,9 @@ CHANGES: tuple[str, ...] = (
     "HANDLES.append(MODEL.layers[0].register_forward_hook(lambda module, args, out: out * 1.5))",
     "HANDLES.append(MODEL.register_forward_pre_hook(lambda module, args: EVENTS.append(len(args[0]))))",
     "HANDLES.append(MODEL.layers.register_full_backward_hook(lambda module, given, got: EVENTS.append(got[0].sum().item())))",
-    "HANDLES.append(MODEL.extra.register_hook(lambda grad: grad * 0.5))",
-    "HANDLES.append(MODEL.scale.register_hook(lambda grad: EVENTS.append(grad.item())))",
-    "HANDLES.append(MODEL.extra.register_post_accumulate_grad_hook(halve_gradient))",
+    "if MODEL.extra.requires_grad:\n    HANDLES.append(MODEL.extra.register_hook(lambda grad: grad * 0.5))",
+    "if MODEL.scale.requires_grad:\n    HANDLES.append(MODEL.scale.register_hook(lambda grad: EVENTS.append(grad.item())))",
+    "if MODEL.extra.requires_grad:\n    HANDLES.append(MODEL.extra.register_post_accumulate_grad_hook(halve_gradient))",
     "HANDLES.append(OPTIMIZER.register_step_pre_hook(lambda *_: EVENTS.append('before the update')))",
     "HANDLES.append(OPTIMIZER.register_step_post_hook(lambda *_: EVENTS.append(MODEL.extra.sum().item())))",
     "HANDLES.append(OPTIMIZER.register_step_pre_hook(shrink_scale))",
@@ -56,7 +56,7 @@ CHANGES: tuple[str, ...] = (
     "SETTINGS['fails'] = 0",
     "for state in list(OPTIMIZER.state.values())[-1:]:\n    state.update(dict.fromkeys(list(state)[:1]))",
     "HANDLES.append(OPTIMIZER.register_step_pre_hook(lambda *_: may_fail(2)))",
-    "HANDLES.append(MODEL.scale.register_hook(lambda grad: may_fail(3)))",
+    "if MODEL.scale.requires_grad:\n    HANDLES.append(MODEL.scale.register_hook(lambda grad: may_fail(3)))",
 )
 HELPERS = """
 def halve_gradient(p):
