@@ -102,7 +102,8 @@ def generate(seed: int, number: int) -> str:
     made = [model.text, "", "", optimizer.text]
     made += ["SCALER = torch.amp.GradScaler('cpu', init_scale=4.0, growth_interval=2)"] * is_scaled
     made += ["EMA = copy.deepcopy(MODEL)"] * ("EMA" in ema) + ["AVERAGE = AveragedModel(MODEL)"] * ("AVERAGE" in ema)
-    driver = _driver(rng, model, optimizer, is_whole)
+    scopes = _SCOPES[:-1] if "torch.enable_grad()" in "".join(step) else _SCOPES  # see "Not eager's still": graphs that raise
+    driver = _driver(rng, model, optimizer, is_whole, scopes)
     return "\n".join([_HEAD.strip(), "", *made, "", HELPERS, "", "", *step, "", "", *driver]) + "\n"
 
 
@@ -147,7 +148,7 @@ def _update(rng: random.Random, optimizer: Optimizer, is_scaled: bool) -> list[s
     return ["def closure():", *_indented(closure), "loss = OPTIMIZER.step(closure)"]
 
 
-def _driver(rng: random.Random, model: Model, optimizer: Optimizer, is_whole: bool) -> list[str]:
+def _driver(rng: random.Random, model: Model, optimizer: Optimizer, is_whole: bool, scopes: tuple[str, ...]) -> list[str]:
     lines = ["run = compile(step)"] if is_whole else ["run = functools.partial(step, compile(MODEL))", "compile(OPTIMIZER)"]
     if not is_whole and rng.random() < 0.3:
         lines = ["run = functools.partial(compile(step), compile(MODEL))"]
@@ -160,7 +161,7 @@ def _driver(rng: random.Random, model: Model, optimizer: Optimizer, is_whole: bo
         if model.is_real and rng.random() < 0.08:
             lines.append(f"x = x.detach() * {rng.choice(_EXTREMES)}")
         call = "call(run, x, y)"
-        lines += [f"with {rng.choice(_SCOPES)}:", f"    {call}"] if rng.random() < 0.06 else [call]
+        lines += [f"with {rng.choice(scopes)}:", f"    {call}"] if rng.random() < 0.06 else [call]
     return ["def drive(compile, call):", *_indented(lines)]
 
 
