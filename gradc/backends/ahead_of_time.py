@@ -126,8 +126,11 @@ def _refuse_moved(inputs: Sequence[Any], layouts: Sequence[Input]) -> None:
 
 def _refuse_difference(reference: Left, left: Left) -> None:
     for field in dataclasses.fields(Left):
-        if field.name != "values" and (own := getattr(left, field.name)) != (other := getattr(reference, field.name)):
-            raise UnsupportedError("results that lie otherwise", f"{field.name}: {own}, eager's {other}")
+        own, other = getattr(left, field.name), getattr(reference, field.name)
+        if field.name != "values" and own != other:
+            pairs = zip(own, other, strict=False)
+            first = next((f"{a}, eager's {b}" for a, b in pairs if a != b), f"{len(own)}, eager's {len(other)}")
+            raise UnsupportedError("results that lie otherwise", f"{field.name}: {first}")
     for number, (own, other) in enumerate(zip(left.values, reference.values, strict=True)):
         if isinstance(other, torch.Tensor) and not _is_close(own, other):
             raise UnsupportedError("results that are far from eager's", f"number {number}")

@@ -28,13 +28,14 @@ def test_all_that_a_program_may_leave():
     def function(x, y, z):
         made = (x.sin() * 2 + constant).cos()
         y.add_(1).mul_(made)
-        return made, x, made, x.t(), made[1], z.bernoulli(0.5), y.sum()
+        return made, x, made, x.t(), made[1], z.bernoulli(0.5), y.sum(), x.t().t(), made.view(4, 4)
 
     given = torch.randn(4, 4), torch.randn(4, 4), torch.rand(64)
     program, spec = compiled(function, *given)
-    assert spec.outputs == (("made", 0), ("input", 0), ("again", 0), ("made", 1), ("made", 2), ("made", 3), ("made", 4))
+    firsts = (("made", 0), ("input", 0), ("again", 0))
+    assert spec.outputs == (*firsts, *(("made", number) for number in range(1, 7)))
     assert spec.counted == ((1, 2),) and spec.written == (1,)
-    assert spec.views == ((3, True, 0), (4, False, 0))
+    assert spec.views == ((3, True, 0), (4, False, 0), (7, True, 0), (8, False, 0))
 
     candidate = native.extension.Candidate(with_constants(spec, program))
     ours, eagers = [v.clone() for v in given], [v.clone() for v in given]

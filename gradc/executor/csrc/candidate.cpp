@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/alias.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 
 #include <algorithm>
@@ -23,7 +24,11 @@ bool is_same_number(const c10::IValue& value, const c10::IValue& known) {
   return value.isNone() ? known.isNone() : value.isInt() && known.isInt() && value.toInt() == known.toInt();
 }
 
-void share_version(const c10::IValue& view, const c10::IValue& base) {
+// Inductor has the base itself for a view that is laid out as its base; eager has a tensor of its own.
+void make_view(c10::IValue& view, const c10::IValue& base) {
+  if (view.unsafeToTensorImpl() == base.unsafeToTensorImpl()) {
+    view = at::alias(base.toTensor());
+  }
   if (auto* tensor = view.unsafeToTensorImpl(); !tensor->is_inference()) {
     tensor->set_version_counter(base.unsafeToTensorImpl()->version_counter());
   }
@@ -130,7 +135,7 @@ std::vector<c10::IValue> Candidate::run(std::vector<c10::IValue> inputs) const {
     }
   }
   for (const auto& [view, is_of_input, base] : spec_.views) {
-    share_version(outputs[view], is_of_input ? inputs[base] : outputs[base]);
+    make_view(outputs[view], is_of_input ? inputs[base] : outputs[base]);
   }
   return outputs;
 }
