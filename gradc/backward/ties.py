@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradc.errors import UnsupportedError
 from gradc.tape.tape import Node
 from gradc.torch_private.version import TORCH
 
@@ -28,6 +29,16 @@ def _halves(name_of_other: str, lost: Mask, won: Mask, node: Any, grads: Grads, 
     assert grad is not None
     of_other = None if made[1] is None else _half_at_ties(grad, self, other, won)
     return None if made[0] is None else _half_at_ties(grad, self, other, lost), of_other
+
+
+def _clamped(node: Any, grads: Grads, made: Grads) -> Grads:
+    """Of a clamp between tensors, of which one may be missing: (self, min, max)."""
+    if node._saved_min is not None and node._saved_max is not None:
+        raise UnsupportedError("formula that differs on fake tensors", "clamp between two tensors")
+    if node._saved_max is None:
+        return *_halves("_saved_min", *_LARGER, node, grads, made), None
+    of_self, of_max = _halves("_saved_max", *_SMALLER, node, grads, (made[0], made[2]))
+    return of_self, None, of_max
 
 
 def _half_at_ties(grad: Tensor, self: Tensor, other: Tensor, is_zero: Mask) -> Tensor:
@@ -55,6 +66,7 @@ _MASKS: dict[str, tuple[str, tuple[Mask, Mask]]] = {
     "ClampMinBackward1": ("_saved_min", _LARGER),
     "ClampMaxBackward1": ("_saved_max", _SMALLER),
 }
-TIES: dict[str, Callable[[Node, Grads, Grads], Grads]] = {
-    name: functools.partial(_halves, other, *masks) for name, (other, masks) in _MASKS.items() if TORCH >= (2, 14)
-}
+_BY_NODE = {name: functools.partial(_halves, other, *masks) for name, (other, masks) in _MASKS.items()}
+TIES: dict[str, Callable[[Node, Grads, Grads], Grads]] = {}
+if TORCH >= (2, 14):
+    TIES = {**_BY_NODE, "ClampBackward0": _clamped}

@@ -132,6 +132,11 @@ def test_of_a_tensor_and_itself(choose):
     check(first_order(lambda x: choose(x, x)), lambda: torch.randn(4, 2).t().requires_grad_())
 
 
+def test_between_two_tensors():
+    between = first_order(lambda x, y, z: x.clamp(y, z))
+    check(between, lambda: torch.randn(4, 5).t().requires_grad_(), leaf(5, 4), leaf(5, 4), allow_fallback=True)
+
+
 @pytest.mark.parametrize("choose", CHOICES)
 def test_choices_at_higher_orders(choose):
     for x, y in layouts():

@@ -38,7 +38,7 @@ const std::vector<NodeFact>& facts_of_live_nodes() {
 #if TORCH_VERSION_MINOR >= 14
       NodeFact{
           "the same: where a mode records, it copies what it else writes in place; see backward/ties.py",
-          {"Maximum", "Minimum", "Fmax", "Fmin", "ClampMinBackward1", "ClampMaxBackward1"}},
+          {"Maximum", "Minimum", "Fmax", "Fmin", "ClampMinBackward1", "ClampMaxBackward1", "ClampBackward0"}},
 #endif
       NodeFact{
           "what its kernel returns has other strides than on fake tensors, so that no trace would serve other sizes",
