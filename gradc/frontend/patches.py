@@ -75,6 +75,7 @@ def patches() -> Patches:
             dynamo.leave_calculated_floats_to_python(),
             dynamo.leave_closed(is_ours),
             dynamo.let_python_choose(is_ours),
+            dynamo.leave_generators_to_python(is_ours),
             dynamo.leave_kernels_alone(is_ours),
             dynamo.leave_streams_to_python(is_ours),
             dynamo.note_what_others_give_up(is_ours),

@@ -20,6 +20,7 @@ from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
+from gradc.torch_private.dynamo_patches.generators import leave_generators_to_python
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
@@ -76,6 +77,7 @@ __all__ = [
     "leave_broken_autocast_blocks_to_python",
     "leave_calculated_floats_to_python",
     "leave_closed",
+    "leave_generators_to_python",
     "leave_kernels_alone",
     "leave_out_unused_guards",
     "leave_out_unused_work",

@@ -1,0 +1,39 @@
+"""What is drawn from an iterator that was made outside of compiled code, is what comes next at each call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.oracle import check, leaf
+
+
+def counting() -> Iterator[int]:
+    yield from range(1, 20)
+
+
+ITERATORS: dict[str, Callable[[], Iterator[Any]]] = {
+    "generator": counting,
+    "generator expression": lambda: (number + 1 for number in range(20)),
+    "list": lambda: iter([*range(1, 20)]),
+    "range": lambda: iter(range(1, 20)),
+    "count": lambda: itertools.count(1),
+    "cycle": lambda: itertools.cycle([1, 2, 3]),
+    "map": lambda: map(abs, range(1, 20)),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_each_call_gets_what_comes_next(kind: str) -> None:
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        numbers = ITERATORS[kind]()
+        scaled = compile(lambda x: x.sin() * next(numbers))
+        found = [scaled(x), scaled(x), x * next(numbers), scaled(x)]
+        sum(found).sum().backward()
+        return found
+
+    check(step, leaf(3))
