@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch._dynamo import exc, symbolic_convert
-from torch._dynamo.variables import builtin, dicts, lists, sets, user_defined
+from torch._dynamo.variables import builtin, dicts, functions, lists, sets, user_defined
 from torch._dynamo.variables.hashable import HashableTracker
 
 from gradc.torch_private.version import TORCH
@@ -42,3 +42,6 @@ LIST_METHODS: Any = lists.CommonListMethodsVariable if IS_BEFORE_2_15 else lists
 
 # A call with fake tensors that raised: an error of Dynamo's, since 2.14 an exception that the traced program may catch.
 FAKE_CALL_RAISED: Any = getattr(exc, "FakeTensorObservedException", ())
+
+# A call of a function of the user's with arguments that it does not take: since 2.14 an exception that the program may catch.
+ARGUMENTS_DO_NOT_FIT: Any = getattr(functions, "BindArgsTypeError", ())

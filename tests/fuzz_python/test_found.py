@@ -103,6 +103,19 @@ FOUND = {
         return y, text
         """
     ),
+    "an argument is missing": program(
+        """
+        try:
+            y = takes_two(x)
+        except TypeError as error:
+            y, text = x * 2, str(error)
+        return y, text
+        """,
+        """
+        def takes_two(left, right):
+            return left + right
+        """,
+    ),
     "a float is calculated from an int that changes": program(
         """
         rate = 0.1 * min(1.0, (n + 1) / 7) * (0.9 ** n) / (1.0 + float(n) * 0.3)

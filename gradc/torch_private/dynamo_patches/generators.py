@@ -25,6 +25,6 @@ def leave_generators_to_python(is_ours: IsOurs) -> Patch:
 
     return Patch(
         "leave_generators_to_python",
-        "Since torch 2.14, Dynamo traces one that has not begun from its start; what it gave stays in the graph, and it never moves.",
+        "Since torch 2.14, Dynamo traces one that has not begun from its start, as often as it compiles; it never moves.",
         (Replace(VariableBuilder, "_wrap", make),),
     )

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.variables import builder
+from torch._dynamo.variables.functions import UserFunctionVariable
 
+from gradc.torch_private.dynamo_names import ARGUMENTS_DO_NOT_FIT
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -38,10 +40,22 @@ def warn_at_each_call(is_ours: IsOurs) -> Patch:
 
         return fake_value
 
+    def make_binding(original: Method) -> Method:
+        @functools.wraps(original)
+        def bind_args(self: Any, parent: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, parent, *args, **kwargs)
+            except ARGUMENTS_DO_NOT_FIT as error:
+                if not is_ours(parent.output.compiler_fn):
+                    raise
+                _end_graph("call that raises", error)
+
+        return bind_args
+
     return Patch(
         "warn_at_each_call",
         "Dynamo gives warnings of operators while it traces, twice, and the graph never; errors pass by the user's except.",
-        (Replace(builder, "get_fake_value", make),),
+        (Replace(builder, "get_fake_value", make), Replace(UserFunctionVariable, "bind_args", make_binding)),
     )
 
 
