@@ -17,6 +17,7 @@ import torch
 
 from gradc import executor, native
 from gradc.backends.traces_left import Left, left_by
+from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
 from gradc.executor import interpret
 from gradc.executor.candidates import CandidateSpec, Input, Layout, with_constants
@@ -56,7 +57,7 @@ def compile_program(program: Program, layouts: Sequence[Input], num_threads: int
     )
     left = left_by(native.extension.Candidate(with_constants(spec, program)), inputs := _copies(made), _SEED)
     _refuse_moved(inputs, layouts)
-    if not torch.equal(drawn, torch.get_rng_state()):
+    if not same_bits(drawn, torch.get_rng_state()):
         raise UnsupportedError("other draws of random numbers")
     _refuse_difference(reference, left)
     return spec
@@ -138,9 +139,9 @@ def _refuse_difference(reference: Left, left: Left) -> None:
 
 def _is_close(own: torch.Tensor, other: torch.Tensor) -> bool:
     if not (other.dtype.is_floating_point or other.dtype.is_complex):
-        return torch.equal(own, other)
+        return same_bits(own, other)
     finite = other.isfinite()
-    if not torch.equal(own[~finite].nan_to_num(), other[~finite].nan_to_num()) or not torch.equal(own.isfinite(), finite):
+    if not same_bits(own[~finite].nan_to_num(), other[~finite].nan_to_num()) or not same_bits(own.isfinite(), finite):
         return False
     difference, values = (own - other)[finite].abs(), other[finite].abs()
     limit = _TOLERANCE.get(other.dtype, _TOLERANCE_OF_HALF) * values.max() if values.numel() else 0.0

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
+from gradc.torch_private.autograd import storage_key
 
 Runner = Callable[[list[Any]], list[Any]]
 
@@ -109,4 +110,4 @@ def _layout(value: Any) -> Any:
 
 
 def _memory(value: Any) -> Any:
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else object()
+    return storage_key(value) if isinstance(value, torch.Tensor) else object()
