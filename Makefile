@@ -25,7 +25,7 @@ help:
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
-	@echo "make matrix  the tests on torch 2.13, 2.14, 2.15, and on Python 3.12, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
+	@echo "make matrix  tests, fuzzers, sweeps on torch 2.13, 2.14, 2.15, and on Python 3.12, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
 	@echo "make wheel   a wheel for the torch of the environment, and an sdist, in dist; installed and tried without a compiler (minutes)"
 	@echo "make docs    the pages of docs as a site, in build/site; a link that leads nowhere is an error (seconds; without torch)"
 	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
