@@ -117,6 +117,8 @@ def prepare(place: Place) -> None:
         subprocess.run([place.base, "-m", "venv", place.python.parents[1]], check=True)
     copy = f"git ls-files -z | tar --create --null --files-from=- | tar --extract --directory={place.tree}"
     subprocess.run(copy, shell=True, cwd=ROOT, check=True)
+    for words in (["init", "-q"], ["add", "--all"]):  # the tests of packaging ask git which files there are
+        subprocess.run(["git", *words], cwd=place.tree, check=True)
     install(place, f"torch=={place.torch}", "setuptools>=77", "wheel", "ninja")
     install(place, "--no-build-isolation", "-e", ".[demo,dev]")
 
