@@ -70,6 +70,7 @@ def patches() -> Patches:
             dynamo.take_changing_integers(is_ours),
             dynamo.take_drawn_numbers(is_ours),
             dynamo.take_dual_tensors(is_ours),
+            dynamo.guard_order_of_written_dictionaries(is_ours),
             dynamo.guard_where_functions_raise(is_ours),
             dynamo.take_data_of_subclasses(is_ours),
             dynamo.leave_calculated_floats_to_python(),

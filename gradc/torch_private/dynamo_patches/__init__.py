@@ -49,6 +49,7 @@ from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guar
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 from gradc.torch_private.dynamo_patches.written_arguments import break_graph_where_arguments_are_written
+from gradc.torch_private.dynamo_patches.written_dictionaries import guard_order_of_written_dictionaries
 
 __all__ = [
     "NATIVE_STEP",
@@ -66,6 +67,7 @@ __all__ = [
     "compile_within_budgets",
     "compiled_as_the_caller",
     "guard_module_hooks",
+    "guard_order_of_written_dictionaries",
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",
