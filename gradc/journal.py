@@ -272,7 +272,7 @@ def counter_of(found: Uncompiled, *, fullgraph: bool = False) -> Callable[[], No
 
 
 def _message(kind: str, detail: str, where: str) -> str:
-    return kind + (f": {detail}" if detail else "") + (f"\n  at {where}" if where else "")
+    return reason(kind, detail) + (f"\n  at {where}" if where else "")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -24,7 +24,7 @@ from gradc.executor import Runner, is_plan
 from gradc.executor.candidates import Input, input_of, with_constants
 from gradc.ir.pickled import pickled
 from gradc.ir.program import Program
-from gradc.journal import count, log, note_compiled
+from gradc.journal import count, log, note_compiled, reason
 
 NUM_CALLS = 16  # before a Program is worth compiling; a trial of compiled against eager takes more (frontend/pays.py)
 NUM_TRIED = 20  # runs of each
@@ -160,7 +160,7 @@ class _Contestant:
 
     def _give_up(self, refused: Refused) -> None:
         count(_GROUP, f"not compiled: {refused.kind}")
-        self._note(Way.REPLAY, why=f"{refused.kind}: {refused.detail}" if refused.detail else refused.kind)
+        self._note(Way.REPLAY, why=reason(refused.kind, refused.detail))
 
     def _note(self, way: Way, replay: float | None = None, inductor: float | None = None, why: str = "") -> None:
         chosen = Chosen(self._program.name, self._where, way, replay, inductor, self._compile_seconds, why)

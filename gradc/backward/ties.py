@@ -66,7 +66,8 @@ _MASKS: dict[str, tuple[str, tuple[Mask, Mask]]] = {
     "ClampMinBackward1": ("_saved_min", _LARGER),
     "ClampMaxBackward1": ("_saved_max", _SMALLER),
 }
-_BY_NODE = {name: functools.partial(_halves, other, *masks) for name, (other, masks) in _MASKS.items()}
-TIES: dict[str, Callable[[Node, Grads, Grads], Grads]] = {}
-if TORCH >= (2, 14):
-    TIES = {**_BY_NODE, "ClampBackward0": _clamped}
+_SINCE_2_14: dict[str, Callable[[Node, Grads, Grads], Grads]] = {
+    **{name: functools.partial(_halves, other, *masks) for name, (other, masks) in _MASKS.items()},
+    "ClampBackward0": _clamped,
+}
+TIES = _SINCE_2_14 if TORCH >= (2, 14) else {}

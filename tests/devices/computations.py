@@ -248,25 +248,24 @@ def autocast_on_and_off(compile: Compiler, device: Device) -> Any:
 
 @program()
 def backward_under_autocast(compile: Compiler, device: Device) -> Any:
-    """One graph, three backwards: the autocast that counts is the one in force when backward runs."""
-    x, w, b = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8)
-    step = compile(affine)
-    grads = []
-    for enabled, dtype in ((False, torch.bfloat16), (True, torch.bfloat16), (True, torch.float16), (False, torch.float16)):
-        loss = step(x, w, b).square().sum()
-        with torch.autocast(device.type, dtype, enabled=enabled):
-            grads.append(torch.autograd.grad(loss, (x, w, b)))
-    return grads
+    """One graph, four backwards: the autocast that counts is the one in force when backward runs."""
+    off, on, half, off_half = (False, torch.bfloat16), (True, torch.bfloat16), (True, torch.float16), (False, torch.float16)
+    return gradients_under(compile, device, off, on, half, off_half)
 
 
 @program()
 def backward_first_under_autocast(compile: Compiler, device: Device) -> Any:
+    return gradients_under(compile, device, (True, torch.bfloat16), (False, torch.bfloat16))
+
+
+def gradients_under(compile: Compiler, device: Device, *autocasts: tuple[bool, torch.dtype]) -> Any:
+    """Those of a backward under each autocast (enabled, dtype), of forwards without."""
     x, w, b = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8)
     step = compile(affine)
     grads = []
-    for enabled in (True, False):
+    for enabled, dtype in autocasts:
         loss = step(x, w, b).square().sum()
-        with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+        with torch.autocast(device.type, dtype, enabled=enabled):
             grads.append(torch.autograd.grad(loss, (x, w, b)))
     return grads
 
