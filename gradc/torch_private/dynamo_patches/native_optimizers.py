@@ -9,18 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._C._dynamo.eval_frame import set_eval_frame
-from torch._dynamo.bytecode_transformation import (
-    create_call_function,
-    create_instruction,
-    create_load_const,
-    transform_code_object,
-)
+from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, create_load_const
 from torch._dynamo.convert_frame import ConvertFrame
-from torch._dynamo.guards import GuardManagerWrapper
-from torch._dynamo.types import GuardedCode, wrap_guarded_code
-from torch._dynamo.utils import orig_code_map
-from torch._guards import CompileId
 
+from gradc.torch_private.dynamo_patches.other_code import cut_to, in_place_of
 from gradc.torch_private.optimizers import HOOKED, Closure, Step
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -78,27 +70,12 @@ def _run(native: Step, args: Any, kwargs: Any) -> Any:
 
 def _in_place_of(code: types.CodeType, step: Step, run: Callable[[Any, Any], Any]) -> Any:
     """What Dynamo is to do with a frame of ``code``, while its ``func`` is ``step``: return ``run(args, kwargs)``."""
-    reason = ["func is the step of an optimizer that gradc knows"]
-    guards = GuardManagerWrapper()
-    guards.root.add_lambda_guard(lambda values: values["func"] is step, reason, None)
-    guards.closure_vars, guards.global_scope, guards.code_parts, guards.verbose_code_parts = {}, {"G": {}}, reason, reason
-    made = _returning(code, run)
-    orig_code_map[made] = code  # where another compilation asks why this one did not serve
-    compile_id = CompileId(frame_id=0, frame_compile_id=0)
-    return wrap_guarded_code(GuardedCode(made, guards, compile_id, "gradc: native step"))  # type: ignore[arg-type]
-
-
-def _returning(code: types.CodeType, run: Callable[[Any, Any], Any]) -> types.CodeType:
-    """``code`` with the body ``return run(args, kwargs)``."""
-
-    def transform(instructions: list[Any], options: dict[str, Any]) -> None:
-        begin = next(place for place, instruction in enumerate(instructions) if instruction.opname == "RESUME")
-        instructions[begin + 1 :] = [
-            create_load_const(run, checked=False),
-            create_instruction("LOAD_FAST", argval="args"),
-            create_instruction("LOAD_FAST", argval="kwargs"),
-            *create_call_function(2, push_null=True),
-            create_instruction("RETURN_VALUE"),
-        ]
-
-    return transform_code_object(code, transform)[0]
+    body = [
+        create_load_const(run, checked=False),
+        create_instruction("LOAD_FAST", argval="args"),
+        create_instruction("LOAD_FAST", argval="kwargs"),
+        *create_call_function(2, push_null=True),
+        create_instruction("RETURN_VALUE"),
+    ]
+    what = "func is the step of an optimizer that gradc knows"
+    return in_place_of(code, cut_to(code, body), what, lambda values: values["func"] is step)

@@ -31,6 +31,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS, MOST_QUIET_CALLS, counted
 from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -52,8 +53,6 @@ _GRADC = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _LIBRARIES = (os.path.join(os.path.dirname(torch.__file__), ""), os.path.join(_GRADC, ""), "<frozen", "<eval_with_key>")
 _GENERIC = [hints for hints in vars(graph_break_hints).values() if isinstance(hints, list)]
 _GENERIC_HINTS = {" ".join(hint.split()) for hints in _GENERIC for hint in hints}
-_MOST_CALLS = 1000  # that are told of one function; to be asked takes some 10 us
-_MOST_QUIET_CALLS = 64  # that reach no tensors, of one function; to look takes up to 50 us
 _LIMIT = "Dynamo recompile limit exceeded"
 
 
@@ -77,9 +76,9 @@ class _Known:
 
     def answer_to(self, frame: Any) -> ConvertFrameReturn:
         if not self.reaches(frame.f_locals.values()):
-            return self.answer if next(self.quiet) < _MOST_QUIET_CALLS else self.last_answer
+            return self.answer if next(self.quiet) < MOST_QUIET_CALLS else self.last_answer
         self.tell()
-        return self.answer if next(self.told) < _MOST_CALLS else self.last_answer
+        return self.answer if next(self.told) < MOST_CALLS else self.last_answer
 
 
 def tell_graph_breaks(is_ours: IsOurs, teller: Teller) -> Patch:
@@ -107,7 +106,8 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
     """Call what ``teller`` returns at each call of a function that Dynamo does not compile.
 
     Dynamo would forget such a function, and a call of it could not be seen: here it asks again each time, and gets the same
-    answer at once. After a thousand calls it forgets it after all: it may be a small one that is called all the time.
+    answer at once; or it runs code that counts. After a thousand calls it forgets it after all: it may be a small one that is
+    called all the time.
     """
     left: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
     errors = threading.local()
@@ -145,6 +145,8 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             tell = teller(_skipped(reason, error, frame), self)
             if tell is None:
                 return result
+            if is_hidden and (answer := counted(frame.f_code, tell)) is not None:
+                return answer
             answer = dataclasses.replace(result, apply_to_code=False)
             known = left[frame.f_code] = _Known(self, tell, reach_tensors if is_hidden else _always, answer, result)
             return known.answer_to(frame)

@@ -1,0 +1,50 @@
+"""Frames that get other code than Dynamo would make of them: what Dynamo is to be answered, and the code.
+
+begun_with: code, instructions -> the code with them before the first of its own
+cut_to:     code, instructions -> the code with nothing but them
+in_place_of: code, other code, condition -> what Dynamo is told: run the other one wherever the condition holds
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch._dynamo.bytecode_transformation import transform_code_object
+from torch._dynamo.convert_frame import ConvertFrameReturn
+from torch._dynamo.guards import GuardManagerWrapper
+from torch._dynamo.types import GuardedCode, wrap_guarded_code
+from torch._dynamo.utils import orig_code_map
+from torch._guards import CompileId
+
+Condition = Callable[[dict[str, Any]], bool]  # of a frame's variables
+
+
+def begun_with(code: types.CodeType, begin: Sequence[Any]) -> types.CodeType:
+    return _changed(code, begin, keeps_rest=True)
+
+
+def cut_to(code: types.CodeType, body: Sequence[Any]) -> types.CodeType:
+    return _changed(code, body, keeps_rest=False)
+
+
+def in_place_of(
+    code: types.CodeType, other: types.CodeType, what: str, condition: Condition | None = None
+) -> ConvertFrameReturn:
+    """See the module's docstring. ``what`` says in words where the condition holds; without one, it always does."""
+    guards = GuardManagerWrapper()
+    if condition is not None:
+        guards.root.add_lambda_guard(condition, [what], None)
+    guards.closure_vars, guards.global_scope, guards.code_parts, guards.verbose_code_parts = {}, {"G": {}}, [what], [what]
+    orig_code_map[other] = code  # where another compilation asks why this one did not serve
+    compile_id = CompileId(frame_id=0, frame_compile_id=0)
+    return wrap_guarded_code(GuardedCode(other, guards, compile_id, f"gradc: {what}"))  # type: ignore[arg-type]
+
+
+def _changed(code: types.CodeType, added: Sequence[Any], *, keeps_rest: bool) -> types.CodeType:
+    def transform(instructions: list[Any], options: dict[str, Any]) -> None:
+        begin = next(place for place, instruction in enumerate(instructions) if instruction.opname == "RESUME") + 1
+        instructions[begin : begin if keeps_rest else None] = added
+
+    return transform_code_object(code, transform)[0]
