@@ -20,7 +20,7 @@ from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
-from gradc.optim import native_step_of
+from gradc.optim import native_step_of, native_zero_grad
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
@@ -90,6 +90,7 @@ def patches() -> Patches:
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
+            dynamo.clear_gradients_natively(is_ours, native_zero_grad),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_module_hooks(native.no_hooks),

@@ -1,5 +1,6 @@
-"""Optimizer steps that run natively, with the bits of torch's own: ``compile_optimizer``, ``native_step_of``."""
+"""Steps and zero_grad of optimizers that run natively, with the bits of torch's own."""
 
 from gradc.optim.native_step import compile_optimizer, native_step_of
+from gradc.optim.zero_grad import native_zero_grad
 
-__all__ = ["compile_optimizer", "native_step_of"]
+__all__ = ["compile_optimizer", "native_step_of", "native_zero_grad"]

@@ -1,6 +1,6 @@
 """Give an optimizer of torch's a step that runs natively: the same state, hooks, schedules and bits, in one pass over memory.
 
-    compile_optimizer: optimizer -> the same object, whose ``step`` is native
+    compile_optimizer: optimizer -> the same object, whose ``step`` and ``zero_grad`` are native
     native_step_of:    the step of one of torch's classes -> the native one; None for another step
 
 torch's own ``step`` goes on doing all but the arithmetic: closures, hooks, state made at the first step, errors. Only the
@@ -24,12 +24,14 @@ from gradc.journal import count, log
 from gradc.optim import formulas, proof
 from gradc.optim.formulas import Formula, Settings
 from gradc.optim.rules import RULES, Columns, Rule
+from gradc.optim.zero_grad import zero_grad_unless_replaced
 from gradc.torch_private.modes import is_any_mode_active
 from gradc.torch_private.optimizers import (
     NAMES,
     Closure,
     Group,
     Step,
+    has_zero_grad_of_torch,
     is_seen_by_schedules,
     known_steps,
     seen_by_schedules,
@@ -44,7 +46,7 @@ _FLAGS = ("foreach", "fused", "capturable", "differentiable", "has_complex", "ha
 
 
 def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Let ``optimizer.step`` run natively, where it is one of those of torch's that RULES knows.
+    """Let ``optimizer.step`` run natively, where it is one of those of torch's that RULES knows, and ``zero_grad`` with it.
 
     Its parameters, state and ``state_dict`` are as torch's own step leaves them, bit for bit. Compiling twice is
     compiling once.
@@ -66,6 +68,8 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
         step.is_native = True  # type: ignore[attr-defined]
         step = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        if has_zero_grad_of_torch(optimizer) and "zero_grad" not in vars(optimizer):
+            optimizer.zero_grad = types.MethodType(zero_grad_unless_replaced, optimizer)  # type: ignore[method-assign]
     return optimizer
 
 

@@ -3,12 +3,14 @@
 known_steps: () -> {the step of a class, without hooks: "adam", "sgd", ...: the function of torch.optim that it calls}
 step_of:     optimizer -> the step of its class, without hooks
 step_with:   (step without hooks, name, arithmetic, ...) -> a step with hooks that calls ``arithmetic`` instead
+zero_grad_of_torch: (optimizer, set_to_none) -> None, as Optimizer.zero_grad, which Dynamo does not look into
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +41,12 @@ NAMES = tuple(kind.__name__ for kind in _OF_CLASS)
 
 HOOKED = Optimizer.profile_hook_step(lambda: None).__code__  # of the layer that runs the hooks, around each step as ``func``
 _NO_GRAD = _use_grad_for_differentiable(lambda: None).__code__
+
+NOT_LOOKED_INTO = torch._disable_dynamo(lambda: None).__code__  # of what hides a function from Dynamo, the function as ``fn``
+_ZERO_GRAD = Optimizer.zero_grad
+ZERO_GRAD = inspect.unwrap(_ZERO_GRAD)
+zero_grad_of_torch = torch._disable_dynamo(ZERO_GRAD)
+_GRAD = vars(torch._C.TensorBase)["grad"]
 
 
 @functools.cache
@@ -78,6 +86,26 @@ def step_with(
 
     del with_closure.__wrapped__
     return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed)
+
+
+def has_zero_grad_of_torch(optimizer: Optimizer) -> bool:
+    """True if its class's zero_grad is torch's own, which nobody has replaced."""
+    return type(optimizer).zero_grad is _ZERO_GRAD and _ZERO_GRAD.__code__ is NOT_LOOKED_INTO
+
+
+def is_zero_grad(function: Any) -> bool:
+    """True for torch's own, under whatever layers."""
+    return inspect.unwrap(function) is ZERO_GRAD
+
+
+def is_named_for_profilers(optimizer: Optimizer) -> bool:
+    """False for an optimizer that torch's zero_grad completes first."""
+    return hasattr(optimizer, "_zero_grad_profile_name") and type(optimizer.defaults) is dict
+
+
+def has_usual_gradients() -> bool:
+    """True unless somebody has put something else in place of ``Tensor.grad``."""
+    return torch.Tensor.grad is _GRAD and torch.nn.Parameter.grad is _GRAD
 
 
 def is_seen_by_schedules(optimizer: Optimizer) -> bool:

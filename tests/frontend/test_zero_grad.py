@@ -1,4 +1,4 @@
-"""``optimizer.zero_grad()`` inside of a compiled step: torch's own, at once, and counted only where it cuts something."""
+"""``optimizer.zero_grad()`` inside of a compiled step: at once, and counted only where it cuts something."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 #include "optim/csrc/bind.h"
 
 #include "optim/csrc/gathered.h"
+#include "optim/csrc/gradients.h"
 #include "optim/csrc/update.h"
 
 #include <ATen/record_function.h>
@@ -60,6 +61,9 @@ void bind_optim(py::module_& module) {
         return Gathered::make(params.ptr(), state.ptr(), keys);
       },
       py::arg("params"), py::arg("state"), py::arg("keys"));
+  module.def(
+      "clear_gradients", [](const py::object& params) { return clear_gradients(params.ptr()); }, py::arg("params"),
+      "Set ``.grad`` to None, one after the other; False at the first tensor that is not as usual.");
   module.def("has_subclass", &has_subclass, py::arg("columns"), "True if a tensor in one of the lists is of a subclass of torch.Tensor's.");
   module.def("is_observed", &at::hasCallbacks, "True while a profiler or its like hears of every op of this thread.");
   module.def("next_counts", &next_counts, py::arg("steps"));

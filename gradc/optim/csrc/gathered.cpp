@@ -32,11 +32,11 @@ PyObject* item(PyObject* dict, PyObject* key) {
   return found;
 }
 
+} // namespace
+
 bool is_leaf_of_torchs(PyObject* param) {
   return THPVariable_CheckExact(param) && THPVariable_Unpack(param).is_leaf();
 }
-
-} // namespace
 
 std::unique_ptr<Gathered> Gathered::make(PyObject* params, PyObject* state, const std::vector<std::string>& keys) {
   if (!PyList_Check(params)) {

@@ -13,6 +13,9 @@ struct _object; // PyObject
 
 namespace gradc {
 
+// True for a torch.Tensor or torch.nn.Parameter, and of no other class, that is a leaf.
+bool is_leaf_of_torchs(_object* param);
+
 class Gathered {
  public:
   // `state` goes from parameter to dict. `keys` name what of the state are operands, and "step" comes last if the update counts

@@ -28,6 +28,7 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
+from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
@@ -63,6 +64,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",
     "call_natively",
+    "clear_gradients_natively",
     "compile_under_our_settings",
     "compile_within_budgets",
     "compiled_as_the_caller",

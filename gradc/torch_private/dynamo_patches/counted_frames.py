@@ -15,13 +15,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._dynamo.eval_frame import set_code_exec_strategy, set_eval_frame
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, create_load_const
 from torch._dynamo.convert_frame import ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from gradc.torch_private.dynamo_patches.hidden_tensors import Path, leads_to_tensor, path_to_tensor
-from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of
+from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of, without_dynamo
 
 MOST_CALLS = 1000  # that are told of one function
 MOST_QUIET_CALLS = 64  # that reach no tensors, of one function; to look takes up to 50 us
@@ -36,7 +36,7 @@ def counted(code: types.CodeType, tell: Callable[[], None]) -> ConvertFrameRetur
         return None
     loads = [*map(_load, _arguments(code), itertools.repeat(code)), *map(_load_cell, code.co_freevars)]
     begin = [
-        create_load_const(_Counter(code, tell), checked=False),
+        create_load_const(without_dynamo(_Counter(code, tell)), checked=False),
         *loads,
         create_instruction("BUILD_TUPLE", arg=len(loads)),
         *create_call_function(1, push_null=True),
@@ -68,12 +68,8 @@ class _Counter:
         self._told, self._quiet = itertools.count(1), itertools.count(1)
 
     def __call__(self, variables: tuple[Any, ...]) -> None:
-        callback = set_eval_frame(None)
-        try:
-            if self._is_last(self._values(variables)):
-                set_code_exec_strategy(self._code, _LEFT_TO_PYTHON)
-        finally:
-            set_eval_frame(callback)
+        if self._is_last(self._values(variables)):
+            set_code_exec_strategy(self._code, _LEFT_TO_PYTHON)
 
     def _values(self, variables: tuple[Any, ...]) -> list[Any]:
         num_own = len(variables) - len(self._code.co_freevars)

@@ -14,7 +14,7 @@ from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables.functions import UserFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
-from gradc.torch_private.optimizers import known_steps
+from gradc.torch_private.optimizers import is_zero_grad, known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _NATIVE_STEP, _ZERO_GRAD_FIRST = "native step of an optimizer", "zero_grad of an optimizer, before any calculation"
@@ -30,7 +30,7 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
     def make_inline(original: Method) -> Method:
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.fn is torch.optim.Optimizer.zero_grad and is_ours(tx.output.compiler_fn):
+            if is_zero_grad(self.fn) and is_ours(tx.output.compiler_fn):
                 _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
                 is_native = getattr(self.fn, "__wrapped__", None) in known_steps()
@@ -71,7 +71,7 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
 def _end_at_zero_grad(tx: Any) -> NoReturn:
     """Traced, it would let gradients live until the graph has run, and be captured anew for each set of gradients there are."""
     is_first = all(node.op in ("placeholder", "get_attr") for node in tx.output.graph.nodes)
-    why = "Gradients are cleared by torch's own function, which Dynamo leaves to Python; model.zero_grad() is traced."
+    why = "Gradients are cleared there and then, which no graph does; model.zero_grad() is traced."
     hints = [] if is_first else ["Call it at the beginning of the step, or behind the optimizer's step."]
     end_graph(_ZERO_GRAD_FIRST if is_first else "zero_grad of an optimizer", why, hints=hints)
 

@@ -7,10 +7,12 @@ in_place_of: code, other code, condition -> what Dynamo is told: run the other o
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.bytecode_transformation import transform_code_object
 from torch._dynamo.convert_frame import ConvertFrameReturn
 from torch._dynamo.guards import GuardManagerWrapper
@@ -40,6 +42,18 @@ def in_place_of(
     orig_code_map[other] = code  # where another compilation asks why this one did not serve
     compile_id = CompileId(frame_id=0, frame_compile_id=0)
     return wrap_guarded_code(GuardedCode(other, guards, compile_id, f"gradc: {what}"))  # type: ignore[arg-type]
+
+
+def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        callback = set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_eval_frame(callback)
+
+    return call
 
 
 def _changed(code: types.CodeType, added: Sequence[Any], *, keeps_rest: bool) -> types.CodeType:
