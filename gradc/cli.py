@@ -123,7 +123,7 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    demo.run(options.epochs, tuple(options.backend or demo.BACKENDS), options.out)
+    demo.run(options.epochs, tuple(options.backend or ()), options.out)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -74,7 +75,7 @@ def main() -> None:
     print(f"{wheel.name}: nothing but the package and one extension, without a path of this machine")
     with tempfile.TemporaryDirectory() as folder:
         check_installed(wheel, pathlib.Path(folder))
-    print(f"{wheel.name}: installed without a compiler, next to the torch that was there; trains natively, with eager's bits")
+    print(f"{wheel.name}: installed without a compiler, next to the torch that was there; trains and runs the demo, natively")
 
 
 def check_contents(wheel: pathlib.Path) -> None:
@@ -97,6 +98,8 @@ def check_installed(wheel: pathlib.Path, folder: pathlib.Path) -> None:
     executor, torch, place = environment.run("python", "-c", TRAIN).split()
     assert (executor, torch) == ("native", before), (executor, torch)
     assert pathlib.Path(place).is_relative_to(environment.site), place
+    table = environment.run("gradc", "demo", "--epochs", "1", "--backend", "gradc", "--backend", "inductor")
+    assert re.search(r"^gradc .* yes ", table, re.MULTILINE) and "left out, since there is no C++ compiler" in table, table
     facts = environment.run("gradc", "env")
     assert f"native: the extension gradc._C, built for torch {before.split('+')[0]}" in facts, facts
 
