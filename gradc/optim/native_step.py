@@ -23,6 +23,7 @@ from gradc.errors import ConfigError
 from gradc.journal import count, log
 from gradc.optim import formulas, proof
 from gradc.optim.formulas import Formula, Settings
+from gradc.optim.learned_groups import LearnedGroups, Update
 from gradc.optim.rules import RULES, Columns, Rule
 from gradc.optim.zero_grad import zero_grad_unless_replaced
 from gradc.torch_private.modes import is_any_mode_active
@@ -84,9 +85,14 @@ def native_step_of(
     name = known_steps().get(step)
     if name is None:
         return None
-    rule = RULES[name]
-    arithmetic = functools.partial(update_group, rule, refused)
-    return step_with(step, name, arithmetic, around_closure, _is_observed, rule.is_gathered and native.is_built())
+    rule, learned = RULES[name], LearnedGroups()
+    arithmetic = functools.partial(update_group, rule, learned, refused)
+    update_first = functools.partial(_update_first, learned) if rule.is_gathered and native.is_built() else None
+    return step_with(step, name, arithmetic, around_closure, _is_observed, update_first)
+
+
+def _update_first(learned: LearnedGroups, optimizer: torch.optim.Optimizer) -> int:
+    return 0 if is_any_mode_active() else learned.update(optimizer)
 
 
 def _is_observed() -> bool:
@@ -95,7 +101,12 @@ def _is_observed() -> bool:
 
 
 def update_group(
-    rule: Rule, refused: Callable[[str], None], original: Callable[..., None], *columns: list[Any], **settings: Any
+    rule: Rule,
+    learned: LearnedGroups,
+    refused: Callable[[str], None],
+    original: Callable[..., None],
+    *columns: list[Any],
+    **settings: Any,
 ) -> None:
     """Update one parameter group, natively or, where that cannot be, by ``original``, torch's own function.
 
@@ -103,8 +114,9 @@ def update_group(
     """
     if columns[0] and isinstance(group := columns[0][0], Group):
         columns[0].clear()
-        if _is_updated_unread(rule, original, group, settings):
-            return count("optim", "native steps")
+        update = _update_of(rule, original, settings)
+        if update is not None and update(group.params, group.state, settings):
+            return learned.learn(group, settings, update)
         settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
     reason = _unusual_setting(rule, settings) or _unusual_surroundings() or _unusual_tensors(named)
@@ -123,24 +135,37 @@ def update_group(
                 column[places] = made
 
 
-def _is_updated_unread(rule: Rule, original: Callable[..., None], group: Group, settings: Settings) -> bool:
-    """Update a group as it lies in its optimizer; False, and nothing has happened, if anything about it is unusual."""
+def _update_of(rule: Rule, original: Callable[..., None], settings: Settings) -> Update | None:
+    """How a group with these settings is updated as it lies in its optimizer; None if anything about them is unusual."""
     if _unusual_setting(rule, settings) or _unusual_surroundings():
-        return False
+        return None
     formula = rule.formula(settings, False)
-    gathered = native.extension.gather(group.params, group.state, _keys_of_state(rule, formula))
-    update = _prepared(formula)
+    return functools.partial(_is_updated_unread, rule, original, formula, _prepared(formula), _keys_of_state(rule, formula))
+
+
+def _is_updated_unread(
+    rule: Rule,
+    original: Callable[..., None],
+    formula: Formula,
+    update: Any,
+    keys: list[str],
+    params: Any,
+    state: Any,
+    settings: Settings,
+) -> bool:
+    """Update the parameters; False, and nothing has happened, if anything about them is unusual."""
+    gathered = native.extension.gather(params, state, keys)
     if gathered is None or gathered.why_not(update):
         return False
-    if not (dtypes := gathered.dtypes()):
-        return True
-    try:
-        if not _is_proven(rule, original, formula, settings, dtypes):
+    if dtypes := gathered.dtypes():
+        try:
+            if not _is_proven(rule, original, formula, settings, dtypes):
+                return False
+            numbers = [_numbers(formula, settings, step) for step in gathered.next_counts()]
+        except _NO_NUMBERS:
             return False
-        numbers = [_numbers(formula, settings, step) for step in gathered.next_counts()]
-    except _NO_NUMBERS:
-        return False
-    gathered.run(update, numbers)
+        gathered.run(update, numbers)
+    count("optim", "native steps")
     return True
 
 

@@ -35,8 +35,9 @@ def is_proven(
     The draws come from a generator of their own. Two steps are taken, so that the state of the first goes into the second, and
     long ones: in a small step last bits get lost.
     """
-    key, settings = (formula, dtype), {**settings, "lr": 1.0}
+    key = (formula, dtype)
     if key not in _known:
+        settings = {**settings, "lr": 1.0}
         ours, theirs = (_tensors(columns, formula, dtype) for _ in range(2))
         for _ in range(1 if formula.made else 2):
             original(*(theirs[name] for name in columns), **settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable
 from typing import Any
@@ -67,25 +68,26 @@ def step_with(
     arithmetic: Callable[..., None],
     around_closure: Callable[[Closure], Closure],
     is_observed: Callable[[], bool],
-    leaves_groups_unread: bool,
+    update_first: Callable[[Any], int] | None,
 ) -> Step:
     """``step``, with its hooks and checks around, that calls ``arithmetic(original, ...)``.
 
     The function that ``step`` calls is a global of its module: the step is made anew with other globals, and torch's stays. A
     closure is called as what ``around_closure`` makes of it; ``is_observed`` tells whether a profiler is to hear of the step.
-    Where ``leaves_groups_unread``, the arithmetic finds a Group in the list of the parameters, and has to take it out.
+    With ``update_first`` the arithmetic finds a Group in the list of the parameters, and has to take it out. Where neither a
+    closure, hooks nor a profiler need more, ``update_first`` updates groups of an optimizer before: as many as it returns.
     """
     body = _innermost(step)
     namespace = {**body.__globals__, name: functools.partial(arithmetic, body.__globals__[name])}
     copy = types.FunctionType(body.__code__, namespace, body.__name__, body.__defaults__, body.__closure__)
 
     @functools.wraps(body)
-    def with_closure(self: Any, closure: Closure | None = None) -> Any:
-        own = _Unread(self, name) if leaves_groups_unread and _is_read_by_torch(self) else self
+    def with_closure(self: Any, closure: Closure | None = None, *, groups: list[Any] | None = None) -> Any:
+        own = _Unread(self, name, groups) if update_first and _is_read_by_torch(self) else self
         return copy(own) if closure is None else copy(own, around_closure(closure))
 
     del with_closure.__wrapped__
-    return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed)
+    return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed, update_first)
 
 
 def has_zero_grad_of_torch(optimizer: Optimizer) -> bool:
@@ -154,10 +156,12 @@ _FOUND = {"sgd": ("has_sparse_grad",), "adagrad": ("has_sparse_grad", "has_compl
 
 
 class _Unread:
-    """Stands for an optimizer in its own ``step``, which is to leave parameter groups unread."""
+    """Stands for an optimizer in its own ``step``, which is to leave parameter groups unread: ``groups``, or all."""
 
-    def __init__(self, optimizer: Any, name: str) -> None:
+    def __init__(self, optimizer: Any, name: str, groups: list[Any] | None) -> None:
         self._optimizer, self._name = optimizer, name
+        if groups is not None:
+            self.param_groups = groups
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._optimizer, attribute)
@@ -169,18 +173,55 @@ class _Unread:
 
 def _is_read_by_torch(optimizer: Any) -> bool:
     """True if nobody has put another ``_init_group`` in place of torch's."""
-    return any(vars(kind).get("_init_group") is type(optimizer)._init_group for kind in _OF_CLASS) and (
-        "_init_group" not in vars(optimizer)
+    return _reader_of(type(optimizer)) in _READERS and "_init_group" not in vars(optimizer)
+
+
+def depends_on_groups_alone(optimizer: Any) -> bool:
+    """True if the step of an optimizer of torch's, not of a subclass, does nothing but update each group by its settings.
+
+    torch asks an accelerator at each step whether it captures a graph: so not where there is one.
+    """
+    return (
+        type(optimizer) in _OF_CLASS
+        and _reader_of(type(optimizer)) in _READERS
+        and vars(optimizer).keys().isdisjoint(_DECIDE)
+        and optimizer.defaults.get("differentiable") is False
+        and not _has_accelerator()
     )
 
 
-def _with_hooks(step: Step, is_observed: Callable[[], bool]) -> Step:
+def _reader_of(kind: Any) -> Any:
+    """The ``_init_group`` of a class, without the layer that Dynamo puts around when it compiles for the first time."""
+    reader = kind._init_group
+    code = getattr(reader, "__code__", None)
+    return reader.__wrapped__ if code is not None and code.co_filename == _DYNAMO else reader
+
+
+_DYNAMO = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.py")
+_READERS = {_reader_of(kind) for kind in _OF_CLASS}
+_DECIDE = ("_init_group", "_accelerator_graph_capture_health_check", "grad_scale", "found_inf")
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.current_accelerator() is not None
+
+
+def _with_hooks(step: Step, is_observed: Callable[[], bool], update_first: Callable[[Any], int] | None) -> Step:
     """``step`` in torch's layer that runs hooks and names the step for profilers; without it where there are neither."""
     hooked = Optimizer.profile_hook_step(step)
 
     @functools.wraps(hooked)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (hooked if _has_hooks(self) or is_observed() else step)(self, *args, **kwargs)
+        if _has_hooks(self) or is_observed():
+            return hooked(self, *args, **kwargs)
+        if args or kwargs or not update_first:
+            return step(self, *args, **kwargs)
+        num_updated = update_first(self)
+        if num_updated == 0:
+            return step(self)
+        groups = self.param_groups[num_updated:]
+        return step(self, groups=groups) if groups else None
 
     return call
 
