@@ -24,7 +24,7 @@ import torch
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, bases_of, declared_views
 from gradc.ir.floats import TERMS
-from gradc.ir.ops import HANDLES, MAY_BE_KEPT, RELATIVE_VIEWS
+from gradc.ir.ops import HANDLES, MAY_BE_KEPT, RELATIVE_VIEWS, STRIDES_OF_BASE
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
@@ -211,7 +211,9 @@ def _strided_views(
         made, known = metas[view], metas[base]
         if made is None or known is None or made[0] != known[0]:
             return ()
-        if 1 in made[1]:  # fake tensors give a dimension of size 1 another stride than real ones
+        if (
+            1 in made[1] and name not in STRIDES_OF_BASE
+        ):  # fake tensors give a dimension of size 1 another stride than real ones
             return ()
         is_same = instruction.op in HANDLES and view in same and base in same
         views.append((view, base, made[3] - known[3], is_same))

@@ -78,10 +78,19 @@ RELATIVE_VIEWS = frozenset(
     for name in (
         "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
         "slice", "select", "diagonal", "unfold", "split", "split_with_sizes", "unbind", "detach", "alias",
+        "unsafe_split", "unsafe_split_with_sizes",
     )
 )  # fmt: skip
 """Make strided views of their first argument, at an offset relative to its own, and nothing else: the executor makes such a
 view from known strides, without the kernel."""
+STRIDES_OF_BASE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "t", "transpose", "permute", "slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias",
+        "unsafe_split", "unsafe_split_with_sizes",
+    )
+)  # fmt: skip
+"""Those of them whose views have the strides of their base, or multiples: of its dimensions of size 1, too."""
 EXPLICIT_OFFSET = frozenset({"aten::as_strided", "aten::set_"})
 """Take an offset that counts from the start of the storage: a recording with one holds for these offsets alone."""
 

@@ -1,6 +1,6 @@
 """The values that symbolic sizes have in one call.
 
-    Sizes: a number of a Program (an int, or a Sym over symbols) -> an int
+Sizes: a number of a Program (an int, or a Sym over symbols) -> an int
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the calls of a Program are made of: slots and what is known of their tensors, arguments, and the calls themselves.
 
-    Slot, TensorMeta: a value, and the layout of its tensor      Ref, Sym: arguments, a slot's value or an expression
-    Instruction:      one call                                   leaves, map_leaves: over trees of arguments
+Slot, TensorMeta: a value, and the layout of its tensor      Ref, Sym: arguments, a slot's value or an expression
+Instruction:      one call                                   leaves, map_leaves: over trees of arguments
 """
 
 from __future__ import annotations

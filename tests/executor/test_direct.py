@@ -60,6 +60,18 @@ def test_pointwise(name, dtype):
     check_agree(BINARY[name], [square[0], square[1].contiguous()])  # two layouts: left to ATen
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", BINARY)
+def test_pointwise_on_threads(name, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check_agree(BINARY[name], torch.randn(2, 100_003).unbind(0))
+        check_agree(BINARY[name], [each.contiguous() for each in torch.randn(2, 300, 301).transpose(1, 2).unbind(0)])
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", BINARY)
 def test_broadcast(name, dtype):
@@ -118,7 +130,18 @@ def _matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.T
             return torch.randn(rows, 2 * columns, dtype=dtype)[:, ::2]
 
 
-SIZES = [(8, 32, 32), (2, 2, 2), (3, 17, 5), (64, 8, 64), (16, 96, 256), (1, 4, 4), (4, 1, 4), (4, 4, 1), (33, 70, 19)]
+SIZES = [
+    (8, 32, 32),
+    (2, 2, 2),
+    (3, 17, 5),
+    (64, 8, 64),
+    (16, 96, 256),
+    (150, 64, 200),
+    (1, 4, 4),
+    (4, 1, 4),
+    (4, 4, 1),
+    (33, 70, 19),
+]
 LAYOUTS = ["rows", "columns", "wide rows", "wide columns", "strided"]
 
 

@@ -1,10 +1,12 @@
 #include "executor/csrc/kernels.h"
 
 #include "executor/csrc/arguments.h"
+#include "executor/csrc/fills.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/norms.h"
 #include "executor/csrc/pointwise.h"
 #include "executor/csrc/product.h"
+#include "executor/csrc/rows.h"
 #include "executor/csrc/sums.h"
 
 #include <ATen/Operators.h>
@@ -116,7 +118,7 @@ KernelTable make_kernel_table() {
       // activations
       ops::tanh, ops::tanh_backward, ops::sigmoid, ops::sigmoid_backward, ops::relu, ops::threshold_backward, ops::gelu,
       ops::gelu_backward, ops::silu, ops::silu_backward, ops::elu, ops::elu_backward, ops::leaky_relu,
-      ops::leaky_relu_backward, ops::softplus, ops::softplus_backward,
+      ops::leaky_relu_backward, ops::softplus, ops::softplus_backward, ops::sigmoid_, ops::tanh_, ops::exp_,
       // reductions and norms
       ops::sum_dim_IntList, ops::sum, ops::mean, ops::mean_dim, ops::amax, ops::amin, ops::_softmax,
       ops::_softmax_backward_data, ops::_log_softmax, ops::_log_softmax_backward_data, ops::native_layer_norm,
@@ -188,6 +190,12 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel sum = find_sum_kernel(plan, step, op)) {
     return sum;
+  }
+  if (const Kernel rows = find_rows_kernel(plan, step, op)) {
+    return rows;
+  }
+  if (const Kernel fill = find_fill_kernel(plan, step, op)) {
+    return fill;
   }
   if (const Kernel norm = find_norm_kernel(plan, step, op)) {
     return norm;

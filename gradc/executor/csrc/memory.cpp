@@ -143,6 +143,20 @@ bool is_dense(const Meta& meta) {
   return true;
 }
 
+bool has_plain_strides(const Meta& meta) {
+  int64_t expected = 1;
+  for (size_t i = meta.sizes.size(); i-- > 0; expected *= std::max<int64_t>(meta.sizes[i], 1)) {
+    if (meta.strides[i] != expected) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool has_sure_strides(const Meta& meta) {
+  return has_plain_strides(meta) || std::find(meta.sizes.begin(), meta.sizes.end(), 1) == meta.sizes.end();
+}
+
 at::Tensor new_memory(const Meta& meta) {
   const size_t size = num_bytes(meta);
   if (size > small_bytes) {

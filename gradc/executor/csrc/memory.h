@@ -17,6 +17,12 @@ bool is_contiguous(const Meta& meta);
 // True for a layout that fills its memory: contiguous, up to an order of the dimensions.
 bool is_dense(const Meta& meta);
 
+// True for the strides that torch gives to a new contiguous tensor, dimensions of size 1 too.
+bool has_plain_strides(const Meta& meta);
+
+// True if real tensors have these strides where fake ones have: not always so for a dimension of size 1.
+bool has_sure_strides(const Meta& meta);
+
 // A tensor with nothing written to it. The layout must be dense.
 at::Tensor new_memory(const Meta& meta);
 

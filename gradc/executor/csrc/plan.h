@@ -8,9 +8,9 @@
 //             +------------------------------+       +--------------------------------------+
 //
 // Ownership.  A Plan owns its constants and nothing of any run, except the values of symbolic operands for the tuples of
-//             sizes seen lately (the bindings, behind a lock), and what its choice has measured. A Frame owns what its slots hold; `deaths` say when a slot
-//             is cleared, so that memory is freed where eager frees it. Whatever ends a run, an exception too, clears
-//             the frame: nothing is leaked, and no lock is held while an op runs.
+//             sizes seen lately (the bindings, behind a lock), and what its choice has measured. A Frame owns what its
+//             slots hold; `deaths` say when a slot is cleared, so that memory is freed where eager frees it. Whatever ends
+//             a run, an exception too, clears the frame: nothing is leaked, and no lock is held while an op runs.
 // Threads.    Any number of threads may run one Plan, and a run may start another: they share only what is immutable.
 // The GIL.    Nothing in this file, run.cpp or kernels.cpp needs it, and callers should not hold it. Ops that are written in
 //             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
@@ -99,6 +99,13 @@ struct Pointwise {
   int64_t size = 0;
 };
 
+// Rows of a table, by their numbers: `size` elements side by side, every `stride` elements. `added` is what is added to them.
+struct Rows {
+  Index table = 0, numbers = 0, added = -1;
+  int64_t num_rows = 0, stride = 0, size = 0, count = 0;
+  bool may_count_from_end = false;
+};
+
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
 // One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
@@ -117,6 +124,7 @@ struct Step {
   std::vector<View> views;
   Product product;
   Pointwise pointwise;
+  Rows rows;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
   bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager

@@ -2,20 +2,19 @@
 
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
 #include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 namespace gradc {
 namespace {
 
 using Input = Pointwise::Input;
 
-constexpr int64_t max_elements = 32768; // so few that ATen would not use several threads either
+constexpr int64_t most_on_one_thread = 32768; // as in ATen
 constexpr int64_t max_spread = 8192;    // beyond, the copy costs more than ATen's iterator
 constexpr size_t max_inputs = 3;
 
@@ -69,13 +68,33 @@ const void* data_of(const Input& input, size_t position, const Frame& frame) {
   }
 }
 
+// Each element is computed by itself, so that threads change no bit.
+void run_loop(
+    const Pointwise& pointwise, void* out, size_t out_bytes, const std::array<const void*, max_inputs>& inputs, const Frame& frame) {
+  if (pointwise.size <= most_on_one_thread) {
+    return pointwise.loop(out, inputs.data(), pointwise.size);
+  }
+  std::array<size_t, max_inputs> bytes{}; // of an element; none of a number
+  for (size_t i = 0; i < pointwise.inputs.size(); ++i) {
+    const Index slot = pointwise.inputs[i].slot;
+    bytes[i] = slot < 0 ? 0 : frame.slots[slot].toTensor().element_size();
+  }
+  at::parallel_for(0, pointwise.size, most_on_one_thread, [&](int64_t begin, int64_t end) {
+    std::array<const void*, max_inputs> part{};
+    for (size_t i = 0; i < max_inputs; ++i) {
+      part[i] = static_cast<const std::byte*>(inputs[i]) + begin * bytes[i];
+    }
+    pointwise.loop(static_cast<std::byte*>(out) + begin * out_bytes, part.data(), end - begin);
+  });
+}
+
 void call_loop(const Step& step, Frame& frame, at::Tensor result) {
-  const auto& [loop, inputs, size] = step.pointwise;
+  const auto& inputs = step.pointwise.inputs;
   std::array<const void*, max_inputs> pointers{};
   for (size_t i = 0; i < inputs.size(); ++i) {
     pointers[i] = data_of(inputs[i], i, frame);
   }
-  loop(result.mutable_data_ptr(), pointers.data(), size);
+  run_loop(step.pointwise, result.mutable_data_ptr(), result.element_size(), pointers, frame);
   if (step.outs[0] >= 0) {
     frame.slots[step.outs[0]] = std::move(result);
   }
@@ -140,41 +159,14 @@ std::optional<Input> tensor_input(const Plan& plan, const Operand& operand, c10:
   return input;
 }
 
-// The value of a constant number, or of a tensor that a Python number became: such takes the other operand's dtype.
-std::optional<double> number_at(const Plan& plan, const Operand& operand) {
-  if (operand.kind != Operand::Kind::constant) {
-    return {};
-  }
-  const c10::IValue& boxed = plan.constants[operand.index].boxed;
-  const bool is_tensor = boxed.isTensor() && boxed.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
-  if (!boxed.isScalar() && !is_tensor) {
-    return {};
-  }
-  const c10::Scalar number = is_tensor ? boxed.toTensor().item() : boxed.toScalar();
-  if (number.isFloatingPoint()) {
-    return number.toDouble();
-  }
-  constexpr int64_t exact = 1 << 24; // integers that every floating dtype here holds
-  return number.isIntegral(/*includeBool=*/false) && std::abs(number.toLong()) <= exact
-      ? std::optional<double>(static_cast<double>(number.toLong()))
-      : std::nullopt;
-}
-
 std::optional<Input> number_input(const Plan& plan, const Operand& operand, c10::ScalarType dtype) {
   const auto number = number_at(plan, operand);
-  if (!number || std::isnan(*number)) {
+  const auto bytes = number ? bytes_of(*number, dtype) : std::nullopt;
+  if (!bytes) {
     return {};
   }
   Input input;
-  if (dtype == c10::ScalarType::Double) {
-    std::memcpy(input.number.data(), &*number, sizeof(double));
-    return input;
-  }
-  if (std::isfinite(*number) && std::abs(*number) > std::numeric_limits<float>::max()) {
-    return {};
-  }
-  const auto narrow = static_cast<float>(*number);
-  std::memcpy(input.number.data(), &narrow, sizeof(float));
+  input.number = *bytes;
   return input;
 }
 
@@ -209,7 +201,7 @@ std::optional<c10::ScalarType> loop_dtype(const Plan& plan, const Step& step, co
 std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops& loops, const Meta& result) {
   const auto dtype = loop_dtype(plan, step, loops);
   Pointwise made{nullptr, {}, c10::multiply_integers(result.sizes)};
-  if (!dtype || step.operands.size() != loops.parameters.size() || made.size == 0 || made.size > max_elements ||
+  if (!dtype || step.operands.size() != loops.parameters.size() || made.size == 0 ||
       result.dtype != (loops.makes_bool ? c10::ScalarType::Bool : *dtype)) {
     return {};
   }

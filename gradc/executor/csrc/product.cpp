@@ -111,7 +111,7 @@ bool prepare(const Plan& plan, Step& step, const Operand& x, const Operand& y) {
   const auto& result = plan.metas[step.outs[0]];
   const Meta* left = result ? matrix_at(plan, x, result->dtype) : nullptr;
   const Meta* right = left ? matrix_at(plan, y, result->dtype) : nullptr;
-  if (!right || !is_row_major(*result) || result->sizes.size() != 2 || num_bytes(*result) > small_bytes) {
+  if (!right || !is_row_major(*result) || result->sizes.size() != 2) {
     return false;
   }
   Product& product = step.product;

@@ -1,4 +1,4 @@
-// Small matrix products, straight to the BLAS that torch itself calls.
+// Matrix products, straight to the BLAS that torch itself calls.
 //
 // ATen decides by the strides which factor is transposed and whether the factors change places; the same decision is made
 // here once, when the plan is made (tests/executor/test_direct.py compares the bits over layouts and sizes).

@@ -88,6 +88,89 @@ bool sums_as_aten() {
   return is_same;
 }
 
+// ---- whole rows
+
+// One row's sum. ATen sums four vectors of 32 bytes at a time, in a cascade as above, and adds what is left one by one.
+template <class T>
+T sum_of_row(const T* in, int64_t size) {
+  constexpr int64_t lanes = 32 / sizeof(T), columns = 4 * lanes;
+  const int64_t in_cascade = size / columns * columns, in_vectors = size / lanes * lanes;
+  std::array<T, columns> sums{};
+  if (in_cascade) {
+    sum_rows(sums.data(), in, size / columns, columns);
+  }
+  for (int64_t i = in_cascade; i < in_vectors; ++i) {
+    sums[i % lanes] += in[i];
+  }
+  for (int64_t i = lanes; i < columns; ++i) {
+    sums[i % lanes] += sums[i];
+  }
+  T sum = 0;
+  for (int64_t i = in_vectors; i < size; ++i) {
+    sum += in[i];
+  }
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    sum += sums[lane];
+  }
+  return sum;
+}
+
+// Whether this machine's ATen sums rows as we do.
+template <class T>
+bool sums_rows_as_aten() {
+  static const bool is_same = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
+      const auto in = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value);
+      const T sum = sum_of_row(in.template const_data_ptr<T>(), size);
+      if (in.sum().template item<T>() != sum || in.mean().template item<T>() != sum / static_cast<T>(size)) {
+        return false;
+      }
+    }
+    return true;
+  }();
+  return is_same;
+}
+
+template <class T, bool is_mean>
+void call_sum_of_row(const Step& step, Frame& frame) {
+  const at::Tensor& in = frame.slots[step.operands[0].index].toTensor();
+  const int64_t size = in.numel();
+  const T sum = sum_of_row(static_cast<const T*>(in.const_data_ptr()), size);
+  at::Tensor result = result_memory(step, frame);
+  *static_cast<T*>(result.mutable_data_ptr()) = is_mean ? sum / static_cast<T>(size) : sum;
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+template <class T>
+Kernel row_sum_of(bool is_mean) {
+  if (!sums_rows_as_aten<T>()) {
+    return nullptr;
+  }
+  return is_mean ? &call_sum_of_row<T, true> : &call_sum_of_row<T, false>;
+}
+
+// The sum or mean of all elements, which lie as one row.
+Kernel find_full_sum(const Plan& plan, const Step& step, bool is_mean) {
+  const Meta& in = *plan.metas[step.operands[0].index];
+  const int64_t size = c10::multiply_integers(in.sizes);
+  if (!is_contiguous(in) || size < 32 / static_cast<int64_t>(c10::elementSize(in.dtype)) || size >= most_elements ||
+      !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
+    return nullptr;
+  }
+  switch (in.dtype) {
+    case c10::ScalarType::Float:
+      return row_sum_of<float>(is_mean);
+    case c10::ScalarType::Double:
+      return row_sum_of<double>(is_mean);
+    default:
+      return nullptr;
+  }
+}
+
+// ---- columns
+
 template <class T>
 void call_sum(const Step& step, Frame& frame) {
   const auto slot = step.operands[0].index;
@@ -107,13 +190,8 @@ bool is_over_rows(const Plan& plan, const Operand& dimensions) {
   return dimensions.kind == Operand::Kind::constant && plan.constants[dimensions.index].ints == std::vector<int64_t>{0};
 }
 
-} // namespace
-
-Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op) {
-  if (op != "aten::sum.dim_IntList" || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
-      step.operands[0].kind != Operand::Kind::slot || !plan.metas[step.operands[0].index]) {
-    return nullptr;
-  }
+// The sums of the columns of a matrix.
+Kernel find_column_sum(const Plan& plan, const Step& step) {
   const Meta& in = *plan.metas[step.operands[0].index];
   const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
       in.sizes[0] * in.sizes[1] <= most_elements;
@@ -128,6 +206,17 @@ Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op
     default:
       return nullptr;
   }
+}
+
+} // namespace
+
+Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op) {
+  const bool is_full = op == "aten::sum" || op == "aten::mean";
+  if ((!is_full && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
+      step.operands[0].kind != Operand::Kind::slot || !plan.metas[step.operands[0].index]) {
+    return nullptr;
+  }
+  return is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step);
 }
 
 } // namespace gradc

@@ -1,6 +1,6 @@
-// Sums of the columns of a small matrix: what the gradient of a bias is.
+// Sums of the columns of a small matrix, which the gradient of a bias is, and of all of a small tensor, which a loss is.
 //
-// ATen sums in a cascade, so that rounding errors grow slowly; each column's additions are done here in that same order
+// ATen sums in a cascade, so that rounding errors grow slowly; the additions are done here in that same order
 // (tests/executor/test_direct.py compares the bits).
 #pragma once
 

@@ -1,0 +1,139 @@
+#include "executor/csrc/fills.h"
+
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+namespace gradc {
+namespace {
+
+// ---- running
+
+template <class T>
+void fill_memory(at::Tensor& memory, const Step& step, int64_t size) {
+  T number;
+  std::memcpy(&number, step.pointwise.inputs[0].number.data(), sizeof(T));
+  std::fill_n(static_cast<T*>(memory.mutable_data_ptr()), size, number);
+}
+
+template <class T>
+void call_fill(const Step& step, Frame& frame) {
+  at::Tensor memory = result_memory(step, frame);
+  fill_memory<T>(memory, step, step.pointwise.size);
+  frame.slots[step.outs[0]] = std::move(memory);
+}
+
+template <class T>
+void call_fill_in_place(const Step& step, Frame& frame) {
+  at::Tensor memory = frame.slots[step.operands[0].index].toTensor();
+  fill_memory<T>(memory, step, step.pointwise.size);
+  if (step.outs[0] >= 0) {
+    frame.slots[step.outs[0]] = std::move(memory);
+  }
+}
+
+void call_empty(const Step& step, Frame& frame) {
+  const auto& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    return call_as_eager(step, frame);
+  }
+  frame.slots[step.outs[0]] = result_memory(step, frame);
+}
+
+// ---- preparing
+
+// Where an op's number stands: a position among its operands, or the number itself.
+struct NumberAt {
+  int position = -1;
+  double number = 0;
+};
+
+const std::unordered_map<std::string, NumberAt>& filling_ops() {
+  static const std::unordered_map<std::string, NumberAt> ops = {
+      {"aten::zeros", {}},
+      {"aten::zeros_like", {}},
+      {"aten::new_zeros", {}},
+      {"aten::zero_", {}},
+      {"aten::ones", {-1, 1}},
+      {"aten::ones_like", {-1, 1}},
+      {"aten::new_ones", {-1, 1}},
+      {"aten::full", {1}},
+      {"aten::full_like", {1}},
+      {"aten::new_full", {2}},
+      {"aten::scalar_tensor", {0}},
+      {"aten::fill_.Scalar", {1}},
+  };
+  return ops;
+}
+
+bool is_default(const c10::Argument& argument, const c10::IValue& given) {
+  if (given.isNone()) {
+    return true;
+  }
+  if (argument.name() == "device") {
+    return given.toDevice().is_cpu();
+  }
+  if (argument.name() == "layout") {
+    return given.toLayout() == c10::Layout::Strided;
+  }
+  return argument.name() != "pin_memory" || !given.toBool();
+}
+
+// True if the result is strided, on the CPU, and not pinned.
+bool is_made_on_cpu(const Plan& plan, const Step& step) {
+  const auto& arguments = step.op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Operand& operand = step.operands[i];
+    if (operand.kind == Operand::Kind::constant && !is_default(arguments[i], plan.constants[operand.index].boxed)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Kernel fill_of(c10::ScalarType dtype, bool is_in_place) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return is_in_place ? &call_fill_in_place<float> : &call_fill<float>;
+    case c10::ScalarType::Double:
+      return is_in_place ? &call_fill_in_place<double> : &call_fill<double>;
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace
+
+Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
+  const bool is_in_place = step.op.schema().is_mutable();
+  const auto found = filling_ops().find(op);
+  const bool is_empty = op == "aten::empty_like" || op == "aten::new_empty" || op == "aten::empty.memory_format";
+  if ((found == filling_ops().end() && !is_empty) || step.outs.size() != 1 || (!is_in_place && step.outs[0] < 0) ||
+      (is_in_place && step.operands[0].kind != Operand::Kind::slot)) {
+    return nullptr;
+  }
+  const auto& meta = plan.metas[is_in_place ? step.operands[0].index : step.outs[0]];
+  if (!meta || !is_dense(*meta) || num_bytes(*meta) == 0 || !is_made_on_cpu(plan, step) || !(is_in_place || has_sure_strides(*meta))) {
+    return nullptr;
+  }
+  if (is_empty) {
+    return &call_empty;
+  }
+  const auto [position, number] = found->second;
+  const auto given = position < 0 ? std::optional(number) : number_at(plan, step.operands[position]);
+  const auto bytes = given ? bytes_of(*given, meta->dtype) : std::nullopt;
+  if (!bytes) {
+    return nullptr;
+  }
+  step.pointwise.inputs.emplace_back().number = *bytes;
+  step.pointwise.size = c10::multiply_integers(meta->sizes);
+  return fill_of(meta->dtype, is_in_place);
+}
+
+} // namespace gradc

@@ -1,0 +1,201 @@
+#include "executor/csrc/rows.h"
+
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstring>
+
+namespace gradc {
+namespace {
+
+constexpr int64_t most_added_serially = 32768; // beyond, ATen's threads share the additions
+
+const void* memory_at(const Frame& frame, Index slot) {
+  return frame.slots[slot].toTensor().const_data_ptr();
+}
+
+// ---- running
+
+// True if each index names a row. Those from the end have `from_end` rows added.
+bool are_in_range(const int64_t* numbers, const Rows& rows) {
+  const int64_t least = rows.may_count_from_end ? -rows.num_rows : 0;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    if (numbers[i] < least || numbers[i] >= rows.num_rows) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int64_t row_of(int64_t number, const Rows& rows) {
+  return number < 0 ? number + rows.num_rows : number;
+}
+
+template <class T>
+void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows) {
+  for (int64_t i = 0; i < rows.count; ++i, out += rows.size) {
+    const T* row = table + row_of(numbers[i], rows) * rows.stride;
+    for (int64_t j = 0; j < rows.size; ++j) {
+      out[j] = row[j];
+    }
+  }
+}
+
+template <class T>
+void call_take(const Step& step, Frame& frame) {
+  const auto* numbers = static_cast<const int64_t*>(memory_at(frame, step.rows.numbers));
+  if (!are_in_range(numbers, step.rows)) {
+    return call_as_eager(step, frame); // which raises, or has its own ideas
+  }
+  at::Tensor result = result_memory(step, frame);
+  take_rows(static_cast<T*>(result.mutable_data_ptr()), static_cast<const T*>(memory_at(frame, step.rows.table)), numbers, step.rows);
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+template <class T>
+void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
+  for (int64_t i = 0; i < rows.count; ++i, added += rows.size) {
+    T* row = out + row_of(numbers[i], rows) * rows.stride;
+    for (int64_t j = 0; j < rows.size; ++j) {
+      row[j] += added[j];
+    }
+  }
+}
+
+template <class T>
+void call_add(const Step& step, Frame& frame) {
+  const Rows& rows = step.rows;
+  const auto* numbers = static_cast<const int64_t*>(memory_at(frame, rows.numbers));
+  if (!are_in_range(numbers, rows) || (rows.count * rows.size >= most_added_serially && at::get_num_threads() > 1)) {
+    return call_as_eager(step, frame);
+  }
+  at::Tensor result = result_memory(step, frame);
+  T* out = static_cast<T*>(result.mutable_data_ptr());
+  std::memcpy(out, memory_at(frame, rows.table), num_bytes(*frame.plan.metas[step.outs[0]]));
+  add_rows(out, static_cast<const T*>(memory_at(frame, rows.added)), numbers, rows);
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+// ---- preparing
+
+// Whether this machine's ATen adds in the order of the indices.
+bool adds_as_aten() {
+  static const bool is_same = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+    const int64_t count = 61, size = 19;
+    const auto numbers = at::arange(count, at::kLong).mul_(7).remainder_(5);
+    const auto added = at::arange(1, count * size + 1, at::kFloat).reciprocal_().view({count, size});
+    const auto table = at::ones({5, size}, at::kFloat);
+    auto out = table.clone();
+    const Rows rows{0, 0, 0, 5, size, size, count, false};
+    add_rows(out.mutable_data_ptr<float>(), added.const_data_ptr<float>(), numbers.const_data_ptr<int64_t>(), rows);
+    return at::equal(out, table.index_add(0, numbers, added)) && at::equal(out, table.index_put({numbers}, added, true));
+  }();
+  return is_same;
+}
+
+const Meta* meta_at(const Plan& plan, const Operand& operand) {
+  return operand.kind == Operand::Kind::slot && plan.metas[operand.index] ? &*plan.metas[operand.index] : nullptr;
+}
+
+std::optional<int64_t> constant_integer(const Plan& plan, const Operand& operand) {
+  return plan.is_constant(operand, &c10::IValue::isInt) ? std::optional(plan.constants[operand.index].boxed.toInt()) : std::nullopt;
+}
+
+// The one index in the first place of an op's list of indices.
+std::optional<Operand> only_index(const Plan& plan, const Operand& list) {
+  if (list.kind != Operand::Kind::pack || plan.packs[list.index].items.size() != 1) {
+    return {};
+  }
+  return plan.packs[list.index].items[0];
+}
+
+// Rows of `table` whose elements lie side by side, numbered by a tensor of integers.
+std::optional<Rows> rows_by(const Plan& plan, const Operand& table, const Operand& numbers, bool may_count_from_end) {
+  const Meta *rows = meta_at(plan, table), *index = meta_at(plan, numbers);
+  if (!rows || !index || rows->sizes.empty() || index->dtype != c10::ScalarType::Long || !has_plain_strides(*index)) {
+    return {};
+  }
+  const Meta row{rows->dtype, {rows->sizes.begin() + 1, rows->sizes.end()}, {rows->strides.begin() + 1, rows->strides.end()}};
+  if (!has_plain_strides(row) || num_bytes(*rows) == 0 || num_bytes(*index) == 0) {
+    return {};
+  }
+  return Rows{
+      table.index, numbers.index, -1, rows->sizes[0], rows->strides[0], c10::multiply_integers(row.sizes),
+      c10::multiply_integers(index->sizes), may_count_from_end};
+}
+
+// True if the sizes of `taken` are those of the index, then those of a row.
+bool holds_rows(const Plan& plan, const Rows& rows, const Meta& taken) {
+  auto sizes = plan.metas[rows.numbers]->sizes;
+  const auto& table = plan.metas[rows.table]->sizes;
+  sizes.insert(sizes.end(), table.begin() + 1, table.end());
+  return taken.sizes == sizes && taken.dtype == plan.metas[rows.table]->dtype && has_plain_strides(taken);
+}
+
+Kernel prepare_take(const Plan& plan, Step& step, const std::optional<Operand>& numbers, bool may_count_from_end) {
+  const auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
+  if (!rows || !holds_rows(plan, *rows, *plan.metas[step.outs[0]])) {
+    return nullptr;
+  }
+  step.rows = *rows;
+  switch (c10::elementSize(plan.metas[rows->table]->dtype)) {
+    case 4:
+      return &call_take<uint32_t>;
+    case 8:
+      return &call_take<uint64_t>;
+    default:
+      return nullptr;
+  }
+}
+
+Kernel prepare_add(const Plan& plan, Step& step, const std::optional<Operand>& numbers, const Operand& added, bool may_count_from_end) {
+  auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
+  const Meta *values = meta_at(plan, added), *table = meta_at(plan, step.operands[0]);
+  const Meta& result = *plan.metas[step.outs[0]];
+  if (!rows || !values || !holds_rows(plan, *rows, *values) || !has_plain_strides(*table) || !has_plain_strides(result) || !adds_as_aten()) {
+    return nullptr;
+  }
+  step.rows = *rows;
+  step.rows.added = added.index;
+  switch (table->dtype) {
+    case c10::ScalarType::Float:
+      return &call_add<float>;
+    case c10::ScalarType::Double:
+      return &call_add<double>;
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace
+
+Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
+  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
+    return nullptr;
+  }
+  const auto& operands = step.operands;
+  if (op == "aten::index.Tensor") {
+    return prepare_take(plan, step, only_index(plan, operands[1]), /*may_count_from_end=*/true);
+  }
+  if (op == "aten::index_select" && constant_integer(plan, operands[1]) == 0) {
+    return prepare_take(plan, step, operands[2], /*may_count_from_end=*/false);
+  }
+  const bool accumulates = op == "aten::index_put" && plan.is_constant(operands[3], &c10::IValue::isBool) &&
+      plan.constants[operands[3].index].boxed.toBool();
+  if (accumulates) {
+    return prepare_add(plan, step, only_index(plan, operands[1]), operands[2], /*may_count_from_end=*/true);
+  }
+  if (op == "aten::index_add" && constant_integer(plan, operands[1]) == 0 && constant_integer(plan, operands[4]) == 1) {
+    return prepare_add(plan, step, operands[2], operands[3], /*may_count_from_end=*/false);
+  }
+  return nullptr;
+}
+
+} // namespace gradc
