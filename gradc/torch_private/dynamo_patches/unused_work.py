@@ -18,6 +18,7 @@ from torch._C._dynamo.guards import GuardManager
 from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
+from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch.utils.weak import TensorWeakRef
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
@@ -45,13 +46,18 @@ def leave_out_unused_work() -> Patch:
 
 
 def leave_out_unused_guards() -> Patch:
-    """Do not ask, at each call, whether somebody has called torch._dynamo.mark_dynamic and its kin for a parameter."""
+    """Do not ask, at each call, whether somebody has called torch._dynamo.mark_dynamic and its kin for a parameter.
+
+    Nor whether saved-tensors hooks are graphs, which torch's own compiler puts into its own: gradc calls all hooks there are.
+    """
     return Patch(
         "leave_out_unused_guards",
-        "Five attributes of each parameter are looked up at each call, for marks that nobody puts on parameters.",
+        "At each call five attributes of each parameter are looked up, for marks that nobody puts on parameters; and Python is "
+        "asked for hooks that AOTAutograd would compile.",
         (
             Replace(guards.GuardBuilder, "TENSOR_MATCH", _make_tensor_match),
             Replace(GuardManager, "add_dimension_marking_guard", _make_marking_guard),
+            Replace(guards.GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", _make_hooks_guard),
         ),
     )
 
@@ -70,6 +76,15 @@ def _make_tensor_match(original: Method) -> Method:
             _is_of_parameter.reset(token)
 
     return match
+
+
+def _make_hooks_guard(original: Method) -> Method:
+    @functools.wraps(original)
+    def add(self: Any, guard: Any) -> Any:
+        is_needed = not is_compiling_for_gradc() or saved_tensors_hooks_are_inlineable(top_saved_tensors_hooks())
+        return original(self, guard) if is_needed else None
+
+    return add
 
 
 def _make_marking_guard(original: Method) -> Method:
