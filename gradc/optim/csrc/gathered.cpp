@@ -32,6 +32,31 @@ PyObject* item(PyObject* dict, PyObject* key) {
   return found;
 }
 
+// The state of parameters that come one after the other. It mostly lies in their order, and is found without the hash of a tensor,
+// which Python computes.
+class States {
+ public:
+  explicit States(PyObject* state) : state_(state), is_in_order_(state && PyDict_Check(state)) {}
+
+  // Borrowed; null where there is none.
+  PyObject* of(PyObject* param) {
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    while (is_in_order_ && PyDict_Next(state_, &place_, &key, &value)) {
+      if (key == param) {
+        return value;
+      }
+    }
+    is_in_order_ = false;
+    return item(state_, param);
+  }
+
+ private:
+  PyObject* state_;
+  Py_ssize_t place_ = 0;
+  bool is_in_order_;
+};
+
 } // namespace
 
 bool is_leaf_of_torchs(PyObject* param) {
@@ -45,6 +70,7 @@ std::unique_ptr<Gathered> Gathered::make(PyObject* params, PyObject* state, cons
   const auto names = interned(keys);
   auto made = std::make_unique<Gathered>();
   const bool has_steps = !keys.empty() && keys.back() == "step";
+  States states(state);
   made->operands_.resize(2 + keys.size() - has_steps);
   for (Py_ssize_t place = 0; place < PyList_GET_SIZE(params); ++place) {
     PyObject* param = PyList_GET_ITEM(params, place);
@@ -57,7 +83,7 @@ std::unique_ptr<Gathered> Gathered::make(PyObject* params, PyObject* state, cons
     }
     made->operands_[0].push_back(THPVariable_Unpack(param));
     made->operands_[1].push_back(grad);
-    PyObject* own = names.empty() ? nullptr : item(state, param);
+    PyObject* own = names.empty() ? nullptr : states.of(param);
     for (size_t i = 0; i < names.size(); ++i) {
       PyObject* value = item(own, names[i].get());
       if (!value || !THPVariable_CheckExact(value)) {
