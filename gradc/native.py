@@ -59,6 +59,11 @@ def no_hooks() -> extension.NoHooks | None:
     return extension.NoHooks() if is_built() else None
 
 
+def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
+    """A guard for what was read of classes: ``look`` is asked of one that has changed; None without the extension."""
+    return extension.SameClasses(look) if is_built() else None
+
+
 def current_autograd_node(in_torch: Callable[[], Any]) -> Any:
     """The node that torch's engine runs in this thread, or that a captured pass runs in its place; None outside of a pass."""
     return extension.current_autograd_node() if is_built() else in_torch()

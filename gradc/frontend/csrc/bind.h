@@ -5,6 +5,7 @@
 
 namespace gradc {
 
+void bind_class_guards(pybind11::module_& module);
 void bind_guards(pybind11::module_& module);
 
 } // namespace gradc

@@ -13,6 +13,7 @@ from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
 from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python, take_changing_integers
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
+from gradc.torch_private.dynamo_patches.class_attributes import guard_class_attributes
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
@@ -36,6 +37,7 @@ from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD
 from gradc.torch_private.dynamo_patches.parameter_groups import read_parameter_groups_as_they_are
 from gradc.torch_private.dynamo_patches.partial_functions import guard_where_functions_raise
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
+from gradc.torch_private.dynamo_patches.process_groups import guard_process_groups
 from gradc.torch_private.dynamo_patches.process_state import set_process_state_eagerly
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.random_numbers import take_drawn_numbers
@@ -68,8 +70,10 @@ __all__ = [
     "compile_under_our_settings",
     "compile_within_budgets",
     "compiled_as_the_caller",
+    "guard_class_attributes",
     "guard_module_hooks",
     "guard_order_of_written_dictionaries",
+    "guard_process_groups",
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",

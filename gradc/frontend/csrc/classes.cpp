@@ -1,0 +1,81 @@
+// SameClasses: one guard for all classes that a compiled function met: nothing that it read of them has changed.
+//
+// Python gives a class a new version tag when an attribute of it, or of a class that it inherits from, is set or deleted, and no
+// two states of any classes share a tag. Where the tag is another one, Python code looks whether what was read is still there;
+// if it is, the new tag is the known one. Classes are not kept alive: what is compiled hangs on their functions.
+#include "frontend/csrc/bind.h"
+
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+// 0, the tag of no class, where Python gives out no more: then every call looks.
+unsigned int version_of(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return PyUnstable_Type_AssignVersionTag(type) ? type->tp_version_tag : 0;
+#else
+  static PyObject* const any_name = PyUnicode_InternFromString("__class__");
+  _PyType_Lookup(type, any_name); // which gives it a tag
+  return type->tp_version_tag;
+#endif
+}
+
+struct KnownClass {
+  py::weakref type;
+  unsigned int version;
+};
+
+class SameClasses {
+ public:
+  explicit SameClasses(py::function look) : look_(std::move(look)) {}
+
+  void add(const py::type& type) {
+    known_.push_back({py::weakref(py::handle(type)), version_of(reinterpret_cast<PyTypeObject*>(type.ptr()))});
+  }
+
+  bool are_same() {
+    for (auto& known : known_) {
+#if PY_VERSION_HEX >= 0x030D0000
+      const auto held = known.type();
+      PyObject* const type = held.ptr();
+#else
+      PyObject* const type = PyWeakref_GET_OBJECT(known.type.ptr()); // borrowed
+#endif
+      if (type != Py_None && !is_same(known, reinterpret_cast<PyTypeObject*>(type))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  bool is_same(KnownClass& known, PyTypeObject* type) {
+    if (known.version != 0 && type->tp_version_tag == known.version) {
+      return true;
+    }
+    const auto version = version_of(type);
+    if (!look_(py::handle(reinterpret_cast<PyObject*>(type))).cast<bool>()) {
+      return false;
+    }
+    known.version = version;
+    return true;
+  }
+
+  py::function look_;
+  std::vector<KnownClass> known_;
+};
+
+} // namespace
+
+void bind_class_guards(py::module_& module) {
+  py::class_<SameClasses>(module, "SameClasses", "A guard: called with anything, True if the classes are what they were.")
+      .def(py::init<py::function>(), "(a class that has changed -> whether what was read of it is the same)")
+      .def("add", &SameClasses::add)
+      .def("__call__", [](SameClasses& guard, py::handle) { return guard.are_same(); });
+}
+
+} // namespace gradc

@@ -1,0 +1,142 @@
+"""Attributes of classes: compiled code serves as long as all that it may have read of its classes is found where it was found.
+
+Dynamo guards a class attribute where it found it: not that no nearer class overrides it since, and of a method nothing. Here
+one guard asks for all classes that a function met. The names are those in the code that was traced, and of special methods all:
+what Python calls for an operator, a ``with`` or a ``len`` stands in no code. Of plain values only the place is looked at, as
+Dynamo guards the value itself; so a count that each step writes to a class changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables import object_protocol
+from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
+
+from gradc.torch_private.classes import Compare, Held, is_mutable
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+MakeGuard = Callable[[Callable[[type], bool]], Any]
+
+_CLASSES = "gradc_classes"
+_OF_MODULES = ("forward", "_call_impl")  # which Dynamo looks up without going through the code that does
+
+
+def guard_class_attributes(make_guard: MakeGuard) -> Patch:
+    """One guard for what a function read of its classes.
+
+    ``make_guard`` makes it of what looks whether a class that has changed still holds what was read; classes are given to
+    its ``add``. Where that is None, all classes are looked at in each call.
+    """
+
+    def make_ambient(original: Method) -> Method:
+        @functools.wraps(original)
+        def init_ambient_guards(self: Any) -> None:
+            original(self)
+            if is_compiling_for_gradc():
+                classes = _Classes(self.traced_code, make_guard)
+                vars(self)[_CLASSES] = classes
+                self.guards.add(GlobalStateSource().make_guard(classes.guard))
+
+        return init_ambient_guards
+
+    return Patch(
+        "guard_class_attributes",
+        "A method that is replaced, and an attribute that a nearer class overrides, are no longer what Dynamo found.",
+        (
+            Replace(OutputGraph, "init_ambient_guards", make_ambient),
+            Replace(UserDefinedObjectVariable, "__init__", _make_object),
+            Replace(UserDefinedClassVariable, "__init__", _make_class),
+            Replace(UserDefinedObjectVariable, "lookup_class_mro_attr", _make_look_up),
+            Replace(object_protocol, "_get_cached_slots", _make_slots),
+        ),
+    )
+
+
+def _make_object(original: Method) -> Method:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if (classes := _now()) is not None:
+            classes.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
+
+    return init
+
+
+def _make_class(original: Method) -> Method:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if isinstance(self.value, type) and (classes := _now()) is not None:
+            classes.meet(self.value)
+
+    return init
+
+
+def _make_look_up(original: Method) -> Method:
+    @functools.wraps(original)
+    def look_up(self: Any, name: str) -> Any:
+        if (classes := _now()) is not None:
+            classes.names.add(name)
+        return original(self, name)
+
+    return look_up
+
+
+def _make_slots(original: Any) -> Method:
+    """Which special methods a class has: as it is now, not as it was when Dynamo first met it."""
+
+    @functools.wraps(original)
+    def slots(cls: type) -> Any:
+        return original.__wrapped__(cls) if is_compiling_for_gradc() else original(cls)
+
+    return slots
+
+
+def _now() -> _Classes | None:
+    if not is_compiling_for_gradc():
+        return None
+    try:
+        return getattr(InstructionTranslator.current_tx().output, _CLASSES, None)
+    except AttributeError:  # nothing is traced
+        return None
+
+
+class _Classes:
+    """The classes that one function met while it was traced, and names that were looked up in them."""
+
+    def __init__(self, codes: list[types.CodeType], make_guard: MakeGuard) -> None:
+        self.names = set(_OF_MODULES)
+        self._codes, self._make_guard = codes, make_guard
+        self._met: dict[int, tuple[type, Compare]] = {}
+
+    def meet(self, cls: type, compare: Compare = Compare.CODE) -> None:
+        """What was made inside has no source, and so no guard of Dynamo's: not even on what a method closes over."""
+        if is_mutable(cls) and self._met.get(id(cls), (cls, Compare.CODE))[1] is Compare.CODE:
+            self._met[id(cls)] = cls, compare
+            if is_mutable(type(cls)):
+                self._met[id(type(cls))] = type(cls), Compare.VALUE
+
+    def guard(self, builder: Any, guard: Any) -> None:
+        """Add the guard: Dynamo calls this when all is traced."""
+        if not self._met:
+            return
+        held = Held(frozenset(self.names.union(*map(_names_in, dict.fromkeys(self._codes)))))
+        native = self._make_guard(held.is_in)
+        for cls, compare in self._met.values():
+            held.add(cls, compare)
+            if native is not None:
+                native.add(cls)
+        are_same = native or held.is_in_all
+        builder.guard_manager.root.add_lambda_guard(are_same, ["what was read of classes is where it was"], guard.user_stack)
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    return {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
