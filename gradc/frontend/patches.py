@@ -72,6 +72,7 @@ def patches() -> Patches:
             dynamo.take_dual_tensors(is_ours),
             dynamo.guard_order_of_written_dictionaries(is_ours),
             dynamo.guard_process_groups(is_ours),
+            dynamo.guard_registered_classes(is_ours),
             dynamo.guard_where_functions_raise(is_ours),
             dynamo.take_data_of_subclasses(is_ours),
             dynamo.leave_calculated_floats_to_python(),

@@ -233,6 +233,23 @@ def an_attribute_of_a_metaclass() -> Any:
     return lambda x: x * Value.scale, lambda: setattr(Meta, "scale", 3.0)
 
 
+def an_attribute_that_a_metaclass_reads() -> Any:
+    class Meta(type):
+        is_all = False
+
+        def __instancecheck__(cls, _: object) -> bool:
+            return cls.is_all
+
+    class Known(metaclass=Meta):
+        pass
+
+    class Value:
+        pass
+
+    value = Value()
+    return lambda x: x * 3 if isinstance(value, Known) else x * 2, lambda: setattr(Meta, "is_all", True)
+
+
 def a_layer_of_torch() -> Any:
     layer = nn.ReLU()
     return lambda x: layer(x), lambda: setattr(nn.ReLU, "forward", thrice)

@@ -24,6 +24,20 @@ unsigned int version_of(PyTypeObject* type) {
 #endif
 }
 
+// Of a class that is gone, nothing.
+py::object referent(const py::weakref& reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* found = nullptr;
+  if (PyWeakref_GetRef(reference.ptr(), &found) < 0) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(found);
+#else
+  PyObject* found = PyWeakref_GET_OBJECT(reference.ptr());
+  return py::reinterpret_borrow<py::object>(found == Py_None ? nullptr : found);
+#endif
+}
+
 struct KnownClass {
   py::weakref type;
   unsigned int version;
@@ -39,13 +53,8 @@ class SameClasses {
 
   bool are_same() {
     for (auto& known : known_) {
-#if PY_VERSION_HEX >= 0x030D0000
-      const auto held = known.type();
-      PyObject* const type = held.ptr();
-#else
-      PyObject* const type = PyWeakref_GET_OBJECT(known.type.ptr()); // borrowed
-#endif
-      if (type != Py_None && !is_same(known, reinterpret_cast<PyTypeObject*>(type))) {
+      const py::object type = referent(known.type);
+      if (type && !is_same(known, reinterpret_cast<PyTypeObject*>(type.ptr()))) {
         return false;
       }
     }

@@ -5,6 +5,7 @@
 What other backends compile is as without gradc: each replacement asks ``is_ours`` first, or whether Dynamo compiles for gradc.
 """
 
+from gradc.torch_private.dynamo_patches.abstract_classes import guard_registered_classes
 from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_autocast_blocks_to_python
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
@@ -74,6 +75,7 @@ __all__ = [
     "guard_module_hooks",
     "guard_order_of_written_dictionaries",
     "guard_process_groups",
+    "guard_registered_classes",
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._dynamo.output_graph import OutputGraph
@@ -128,7 +128,7 @@ class _Classes:
         """Add the guard: Dynamo calls this when all is traced."""
         if not self._met:
             return
-        held = Held(frozenset(self.names.union(*map(_names_in, dict.fromkeys(self._codes)))))
+        held = Held(frozenset(self.names.union(*map(_names_in, self._all_codes()))))
         native = self._make_guard(held.is_in)
         for cls, compare in self._met.values():
             held.add(cls, compare)
@@ -136,6 +136,13 @@ class _Classes:
                 native.add(cls)
         are_same = native or held.is_in_all
         builder.guard_manager.root.add_lambda_guard(are_same, ["what was read of classes is where it was"], guard.user_stack)
+
+    def _all_codes(self) -> Iterator[types.CodeType]:
+        """What was traced, and what Python may have called of metaclasses, as an ``__instancecheck__``."""
+        yield from dict.fromkeys(self._codes)
+        for cls, compare in self._met.values():
+            if compare is Compare.VALUE:
+                yield from (value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType))
 
 
 def _names_in(code: types.CodeType) -> set[str]:
