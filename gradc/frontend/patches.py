@@ -88,6 +88,7 @@ def patches() -> Patches:
             dynamo.resume_behind_operators(is_ours),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
+            dynamo.see_global_tensors(),
             dynamo.set_process_state_eagerly(is_ours),
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.trace_short_recurrences(is_ours),

@@ -175,20 +175,14 @@ def test_tensors_that_lie_elsewhere_at_the_next_call() -> None:
     assert gradc.counters["uncompiled"][REASON] == 4
 
 
-def lets_go(holder: list[Trainer]) -> bool:
-    trainer = holder.pop()
-    print(end="")
-    seen = weakref.ref(trainer)
-    trainer.loss()
-    del trainer
-    return seen() is None
-
-
-def test_what_a_function_lets_go_dies_there() -> None:
-    run = gradc.compile(lets_go)
-    for _ in range(3):
-        assert run([Trainer(torch.randn(3))])
-    assert gradc.counters["uncompiled"][REASON]
+def test_what_a_function_is_called_with_is_not_kept() -> None:
+    run = gradc.compile(rest)
+    for number in range(1, 4):
+        trainer = Trainer(torch.randn(3))
+        run(trainer)
+        seen = weakref.ref(trainer)
+        del trainer
+        assert seen() is None and gradc.counters["uncompiled"][REASON] == number
 
 
 def fails(trainer: Trainer) -> Tensor:

@@ -24,6 +24,7 @@ from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.generators import leave_generators_to_python
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
+from gradc.torch_private.dynamo_patches.global_tensors import see_global_tensors
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
@@ -103,6 +104,7 @@ __all__ = [
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
     "run_optimizers_natively",
+    "see_global_tensors",
     "set_process_state_eagerly",
     "skip_frames_of",
     "take_changing_floats",
