@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch._dynamo import exc, symbolic_convert
-from torch._dynamo.variables import builtin, dicts, functions, lists, sets, user_defined
+from torch._dynamo.variables import base, builtin, dicts, functions, lists, object_protocol, sets, user_defined
 from torch._dynamo.variables.hashable import HashableTracker
 
 from gradc.torch_private.version import TORCH
@@ -45,3 +45,8 @@ FAKE_CALL_RAISED: Any = getattr(exc, "FakeTensorObservedException", ())
 
 # A call of a function of the user's with arguments that it does not take: since 2.14 an exception that the program may catch.
 ARGUMENTS_DO_NOT_FIT: Any = getattr(functions, "BindArgsTypeError", ())
+
+# What Dynamo keeps of the special methods of a class, for each class that it has met.
+SLOTS_OF_CLASSES: tuple[tuple[Any, str], ...] = ((object_protocol, "_get_cached_slots"),)
+if not IS_BEFORE_2_14:
+    SLOTS_OF_CLASSES += ((base, "_tp_type"), (base, "_compute_slotdefs"))

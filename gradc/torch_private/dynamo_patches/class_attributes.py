@@ -20,6 +20,7 @@ from torch._dynamo.variables import object_protocol
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
 from gradc.torch_private.classes import Compare, Held, is_mutable
+from gradc.torch_private.dynamo_names import SLOTS_OF_CLASSES
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
 
@@ -55,7 +56,7 @@ def guard_class_attributes(make_guard: MakeGuard) -> Patch:
             Replace(UserDefinedObjectVariable, "__init__", _make_object),
             Replace(UserDefinedClassVariable, "__init__", _make_class),
             Replace(UserDefinedObjectVariable, "lookup_class_mro_attr", _make_look_up),
-            Replace(object_protocol, "_get_cached_slots", _make_slots),
+            *(Replace(module, name, _make_slots) for module, name in SLOTS_OF_CLASSES),
         ),
     )
 
@@ -91,13 +92,19 @@ def _make_look_up(original: Method) -> Method:
 
 
 def _make_slots(original: Any) -> Method:
-    """Which special methods a class has: as it is now, not as it was when Dynamo first met it."""
+    """What follows from which special methods a class has: as it is now, not as it was when Dynamo first met it."""
+    known: dict[tuple[int, ...], Any] = {}
 
     @functools.wraps(original)
-    def slots(cls: type) -> Any:
-        return original.__wrapped__(cls) if is_compiling_for_gradc() else original(cls)
+    def slots_of(cls: type) -> Any:
+        if not is_compiling_for_gradc():
+            return original(cls)
+        slots = object_protocol.get_type_slots(cls)
+        if slots not in known:
+            known[slots] = original.__wrapped__(cls)
+        return known[slots]
 
-    return slots
+    return slots_of
 
 
 def _now() -> _Classes | None:
