@@ -90,6 +90,7 @@ def patches() -> Patches:
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.see_global_tensors(),
             dynamo.set_process_state_eagerly(is_ours),
+            dynamo.write_into_classes_eagerly(),
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),

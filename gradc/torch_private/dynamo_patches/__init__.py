@@ -54,6 +54,7 @@ from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guar
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
 from gradc.torch_private.dynamo_patches.written_arguments import break_graph_where_arguments_are_written
+from gradc.torch_private.dynamo_patches.written_classes import write_into_classes_eagerly
 from gradc.torch_private.dynamo_patches.written_dictionaries import guard_order_of_written_dictionaries
 
 __all__ = [
@@ -120,4 +121,5 @@ __all__ = [
     "unpack_whole_tensors",
     "warn_at_each_call",
     "warn_of_nothing",
+    "write_into_classes_eagerly",
 ]

@@ -1,4 +1,4 @@
-"""What Python's own types answer, to the word: formatted text, ranges, ``zip(strict=True)``, generators, defaults."""
+"""What Python's own types answer, to the word: formatted text, ranges, ``zip(strict=True)``, generators, functions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from gradc.torch_private.dynamo_names import IS_BEFORE_2_14, REPR
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.function_names import read_names_from_functions
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -131,6 +132,7 @@ def answer_as_builtin_types_do(is_ours: IsOurs) -> Patch:
             Replace(SideEffects, "mutation", make_mutation),
             Replace(ConvertFrameAssert, "__call__", make_convert),
             Replace(LocalGeneratorObjectVariable, "reconstruct", make_generator),
+            *read_names_from_functions(),
         ),
     )
 

@@ -1,0 +1,40 @@
+"""Attributes of classes and functions that compiled code writes: Dynamo writes them behind the graph, and reads before it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.variables.functions import BaseUserFunctionVariable, SkipFunctionVariable
+from torch._dynamo.variables.user_defined import UserDefinedClassVariable
+
+from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+_SHARED = (UserDefinedClassVariable, BaseUserFunctionVariable, SkipFunctionVariable)
+
+
+def write_into_classes_eagerly() -> Patch:
+    """End the graph where an attribute of a class or function is written or deleted, if it was there before the call.
+
+    Many ways lead to such an object: instances, subclasses, ``type(x)``, another name, the cell of a decorator. Dynamo has a
+    variable for each, and notes what is written at the one that it was written by; the others tell what was there before.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
+            if isinstance(item, _SHARED) and item.source and is_compiling_for_gradc():
+                why = "Instances, subclasses and other names of it would still have what was there before."
+                end_graph("attribute of a class or function", why, name)
+            original(self, item, name, *args, **kwargs)
+
+        return store_attr
+
+    return Patch(
+        "write_into_classes_eagerly",
+        "What is written into a class, Dynamo does not find in its instances and subclasses; nor in a function's other names.",
+        (Replace(SideEffects, "store_attr", make),),
+    )
