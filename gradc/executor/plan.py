@@ -28,6 +28,7 @@ from gradc.ir.ops import HANDLES, MAY_BE_KEPT, RELATIVE_VIEWS, STRIDES_OF_BASE
 from gradc.ir.program import Program
 from gradc.ir.text import symbolic
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
+from gradc.torch_private.modes import without_dispatch_modes
 
 Operand = tuple[str, Any]
 Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
@@ -218,6 +219,15 @@ def _strided_views(
         is_same = instruction.op in HANDLES and view in same and base in same
         views.append((view, base, made[3] - known[3], is_same))
     return tuple(views)
+
+
+def _has_real_strides(instruction: Instruction, base: Meta, made: Meta) -> bool:
+    """Whether torch's own call gives these strides: fake tensors may give a dimension of size 1 another one."""
+    if len(instruction.outs) != 1 or any(isinstance(leaf, Ref | Sym) for leaf in leaves((instruction.args[1:], instruction.kwargs))):
+        return False
+    with without_dispatch_modes():
+        like = torch.empty_strided(base[1], base[2], dtype=base[0], device="meta")
+        return bool(instruction.op(like, *instruction.args[1:], **instruction.kwargs).stride() == made[2])
 
 
 def _meta(meta: TensorMeta | None) -> Meta | None:

@@ -1,5 +1,6 @@
 #include "executor/csrc/fills.h"
 
+#include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
@@ -16,26 +17,10 @@ namespace {
 // ---- running
 
 template <class T>
-void fill_memory(at::Tensor& memory, const Step& step, int64_t size) {
+void call_fill(const Step& step, void* out, const void* const*) {
   T number;
   std::memcpy(&number, step.pointwise.inputs[0].number.data(), sizeof(T));
-  std::fill_n(static_cast<T*>(memory.mutable_data_ptr()), size, number);
-}
-
-template <class T>
-void call_fill(const Step& step, Frame& frame) {
-  at::Tensor memory = result_memory(step, frame);
-  fill_memory<T>(memory, step, step.pointwise.size);
-  frame.slots[step.outs[0]] = std::move(memory);
-}
-
-template <class T>
-void call_fill_in_place(const Step& step, Frame& frame) {
-  at::Tensor memory = frame.slots[step.operands[0].index].toTensor();
-  fill_memory<T>(memory, step, step.pointwise.size);
-  if (step.outs[0] >= 0) {
-    frame.slots[step.outs[0]] = std::move(memory);
-  }
+  std::fill_n(static_cast<T*>(out), step.pointwise.size, number);
 }
 
 void call_empty(const Step& step, Frame& frame) {
@@ -97,12 +82,12 @@ bool is_made_on_cpu(const Plan& plan, const Step& step) {
   return true;
 }
 
-Kernel fill_of(c10::ScalarType dtype, bool is_in_place) {
+Direct fill_of(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::Float:
-      return is_in_place ? &call_fill_in_place<float> : &call_fill<float>;
+      return &call_fill<float>;
     case c10::ScalarType::Double:
-      return is_in_place ? &call_fill_in_place<double> : &call_fill<double>;
+      return &call_fill<double>;
     default:
       return nullptr;
   }
@@ -111,15 +96,15 @@ Kernel fill_of(c10::ScalarType dtype, bool is_in_place) {
 } // namespace
 
 Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const bool is_in_place = step.op.schema().is_mutable();
   const auto found = filling_ops().find(op);
   const bool is_empty = op == "aten::empty_like" || op == "aten::new_empty" || op == "aten::empty.memory_format";
-  if ((found == filling_ops().end() && !is_empty) || step.outs.size() != 1 || (!is_in_place && step.outs[0] < 0) ||
-      (is_in_place && step.operands[0].kind != Operand::Kind::slot)) {
+  if ((found == filling_ops().end() && !is_empty) || step.outs.size() != 1 || (!is_in_place(step) && step.outs[0] < 0) ||
+      (is_in_place(step) && step.operands[0].kind != Operand::Kind::slot)) {
     return nullptr;
   }
-  const auto& meta = plan.metas[is_in_place ? step.operands[0].index : step.outs[0]];
-  if (!meta || !is_dense(*meta) || num_bytes(*meta) == 0 || !is_made_on_cpu(plan, step) || !(is_in_place || has_sure_strides(*meta))) {
+  const auto& meta = plan.metas[is_in_place(step) ? step.operands[0].index : step.outs[0]];
+  const bool is_laid_out_as_known = meta && is_dense(*meta) && num_bytes(*meta) && (is_in_place(step) || has_sure_strides(*meta));
+  if (!is_laid_out_as_known || !is_made_on_cpu(plan, step)) {
     return nullptr;
   }
   if (is_empty) {
@@ -133,7 +118,7 @@ Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   step.pointwise.inputs.emplace_back().number = *bytes;
   step.pointwise.size = c10::multiply_integers(meta->sizes);
-  return fill_of(meta->dtype, is_in_place);
+  return is_in_place(step) ? call_directly(step, fill_of(meta->dtype), {0}) : call_directly(step, fill_of(meta->dtype), {});
 }
 
 } // namespace gradc

@@ -123,10 +123,10 @@ KernelTable make_kernel_table() {
       ops::sum_dim_IntList, ops::sum, ops::mean, ops::mean_dim, ops::amax, ops::amin, ops::_softmax,
       ops::_softmax_backward_data, ops::_log_softmax, ops::_log_softmax_backward_data, ops::native_layer_norm,
       ops::native_layer_norm_backward, ops::native_batch_norm, ops::native_batch_norm_backward, ops::nll_loss_forward,
-      ops::nll_loss_backward, ops::mse_loss, ops::mse_loss_backward,
+      ops::nll_loss_backward, ops::mse_loss, ops::mse_loss_backward, ops::slice_backward, ops::select_backward,
       // copies and indices
       ops::cat, ops::clone, ops::copy_, ops::fill__Scalar, ops::zero_, ops::embedding, ops::embedding_dense_backward,
-      ops::gather, ops::index_select, ops::max_pool2d_with_indices, ops::max_pool2d_with_indices_backward,
+      ops::gather, ops::scatter_add, ops::index_select, ops::max_pool2d_with_indices, ops::max_pool2d_with_indices_backward,
       // views
       ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand, ops::unsqueeze,
       ops::squeeze_dim, ops::slice_Tensor, ops::select_int, ops::detach, ops::alias, ops::as_strided>();

@@ -21,6 +21,9 @@ Kernel find_kernel(const std::string& op);
 // The exact call of a step, which it may prepare the step for; null where there is none.
 Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op);
 
+// Calls a step, exactly if it can be, and tracks versions.
+void call_step(const Step& step, Frame& frame, bool unobserved);
+
 // Calls a step as if it had no exact call.
 void call_as_eager(const Step& step, Frame& frame);
 

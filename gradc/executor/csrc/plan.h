@@ -24,6 +24,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -63,6 +64,9 @@ struct Frame;
 struct Step;
 using Kernel = void (*)(const Step&, Frame&);
 
+// A call on addresses: of the result, and of what the step's `direct_inputs` hold. In place, the first input is the result.
+using Direct = void (*)(const Step&, void* out, const void* const* inputs);
+
 // What a slot's tensor was when captured.
 struct Meta {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -79,24 +83,29 @@ struct View {
   bool is_same = false;
 };
 
-// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c. `a` and `b` are slots.
+// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c.
 struct Product {
-  Index a = 0, b = 0;
   bool transposes_a = false, transposes_b = false;
   int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
 };
 
-// A pointwise op as one loop over memory (loops.h). An input is a slot laid out as the result, a slot that is spread over
-// `sizes` by `strides`, or the bytes of a number.
+// A pointwise op as one loop over memory (loops.h). An input is laid out as the result, or spread over `sizes` by `strides`, or
+// it is the bytes of a number. `element_size` counts bytes; it is 0 for a number.
 struct Pointwise {
   struct Input {
-    Index slot = -1;
+    size_t element_size = 0;
     std::vector<int64_t> sizes, strides;
     std::array<std::byte, sizeof(double)> number{};
   };
   Loop loop = nullptr;
   std::vector<Input> inputs;
   int64_t size = 0;
+  size_t element_size = 0; // of the result
+};
+
+// A matrix whose columns are summed, or of whose one row all is.
+struct Summed {
+  int64_t rows = 0, columns = 0;
 };
 
 // Rows of a table, by their numbers: `size` elements side by side, every `stride` elements. `added` is what is added to them.
@@ -109,7 +118,8 @@ struct Rows {
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
 // One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
-// is exact; both on plain CPU tensors only. An out of -1 is a result that nobody reads, a reuse of -1 is none.
+// is exact; both on plain CPU tensors only. Where the exact call needs no tensors, `direct` is what it does
+// (direct.h). An out of -1 is a result that nobody reads, a reuse of -1 is none.
 struct Step {
   c10::OperatorHandle op;
   std::vector<Operand> operands;
@@ -122,8 +132,12 @@ struct Step {
   Kernel kernel = nullptr;
   Kernel exact = nullptr;
   std::vector<View> views;
+  Direct direct = nullptr;
+  std::vector<Index> direct_inputs;
+  bool needs_full_precision = false; // of float32 products
   Product product;
   Pointwise pointwise;
+  Summed summed;
   Rows rows;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
@@ -158,6 +172,8 @@ class Bindings {
 };
 
 class Choice;
+struct Stretch;
+using Stretches = std::vector<std::shared_ptr<const Stretch>>;
 
 struct Plan {
   bool is_constant(const Operand& operand, bool (c10::IValue::*is)() const) const {
@@ -178,6 +194,9 @@ struct Plan {
   std::vector<SymbolSource> symbols;
   std::unique_ptr<Bindings> bindings;
   std::shared_ptr<Choice> choice; // of another way to run it (choice.h); null where there is none
+  mutable std::atomic<bool> has_run_as_foreseen = false; // once, to its end, the frame exact
+  mutable std::once_flag found;
+  mutable Stretches stretches; // by the step that each begins with (stretch.h); found in the run after that
 };
 
 // `is_exact` says that every tensor so far has the sizes, strides and dtype that it had when captured. Then so have the
@@ -196,8 +215,8 @@ struct Frame {
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
-// Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where nothing reads them any
-// more. Returns one value for each output. Throws what an op throws.
+// Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where
+// nothing reads them any more. Returns one value for each output. Throws what an op throws.
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);
 
 // The same by the plan's steps, whatever its choice is.

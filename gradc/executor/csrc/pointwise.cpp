@@ -1,6 +1,6 @@
 #include "executor/csrc/pointwise.h"
 
-#include "executor/csrc/kernels.h"
+#include "executor/csrc/direct.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
 
@@ -14,9 +14,7 @@ namespace {
 
 using Input = Pointwise::Input;
 
-constexpr int64_t most_on_one_thread = 32768; // as in ATen
 constexpr int64_t max_spread = 8192;    // beyond, the copy costs more than ATen's iterator
-constexpr size_t max_inputs = 3;
 
 // ---- running
 
@@ -42,77 +40,54 @@ const void* spread_into(std::byte* memory, const void* in, const Input& input) {
 }
 
 std::byte* scratch(size_t position) {
-  thread_local std::array<std::unique_ptr<std::byte[]>, max_inputs> blocks;
+  thread_local std::array<std::unique_ptr<std::byte[]>, most_loop_inputs> blocks;
   if (!blocks[position]) {
     blocks[position].reset(new std::byte[max_spread * sizeof(double)]);
   }
   return blocks[position].get();
 }
 
-const void* data_of(const Input& input, size_t position, const Frame& frame) {
-  if (input.slot < 0) {
-    return input.number.data();
-  }
-  const at::Tensor& tensor = frame.slots[input.slot].toTensor();
-  const void* data = tensor.const_data_ptr();
-  if (input.sizes.empty()) {
-    return data;
-  }
-  switch (tensor.element_size()) {
+const void* spread_into_scratch(const Input& input, size_t position, const void* in) {
+  switch (input.element_size) {
     case 1:
-      return spread_into<uint8_t>(scratch(position), data, input);
+      return spread_into<uint8_t>(scratch(position), in, input);
     case 4:
-      return spread_into<uint32_t>(scratch(position), data, input);
+      return spread_into<uint32_t>(scratch(position), in, input);
     default:
-      return spread_into<uint64_t>(scratch(position), data, input);
+      return spread_into<uint64_t>(scratch(position), in, input);
   }
+}
+
+using Inputs = std::array<const void*, most_loop_inputs>;
+
+Inputs loop_inputs(const Pointwise& pointwise, const void* const* given) {
+  Inputs inputs{};
+  for (size_t i = 0; i < pointwise.inputs.size(); ++i) {
+    const Input& input = pointwise.inputs[i];
+    if (!input.element_size) {
+      inputs[i] = input.number.data();
+    } else {
+      inputs[i] = input.sizes.empty() ? *given : spread_into_scratch(input, i, *given);
+      ++given;
+    }
+  }
+  return inputs;
 }
 
 // Each element is computed by itself, so that threads change no bit.
-void run_loop(
-    const Pointwise& pointwise, void* out, size_t out_bytes, const std::array<const void*, max_inputs>& inputs, const Frame& frame) {
+void call_pointwise(const Step& step, void* out, const void* const* given) {
+  const Pointwise& pointwise = step.pointwise;
+  const Inputs inputs = loop_inputs(pointwise, given);
   if (pointwise.size <= most_on_one_thread) {
     return pointwise.loop(out, inputs.data(), pointwise.size);
   }
-  std::array<size_t, max_inputs> bytes{}; // of an element; none of a number
-  for (size_t i = 0; i < pointwise.inputs.size(); ++i) {
-    const Index slot = pointwise.inputs[i].slot;
-    bytes[i] = slot < 0 ? 0 : frame.slots[slot].toTensor().element_size();
-  }
   at::parallel_for(0, pointwise.size, most_on_one_thread, [&](int64_t begin, int64_t end) {
-    std::array<const void*, max_inputs> part{};
-    for (size_t i = 0; i < max_inputs; ++i) {
-      part[i] = static_cast<const std::byte*>(inputs[i]) + begin * bytes[i];
+    Inputs part{};
+    for (size_t i = 0; i < pointwise.inputs.size(); ++i) {
+      part[i] = static_cast<const std::byte*>(inputs[i]) + begin * pointwise.inputs[i].element_size;
     }
-    pointwise.loop(static_cast<std::byte*>(out) + begin * out_bytes, part.data(), end - begin);
+    pointwise.loop(static_cast<std::byte*>(out) + begin * pointwise.element_size, part.data(), end - begin);
   });
-}
-
-void call_loop(const Step& step, Frame& frame, at::Tensor result) {
-  const auto& inputs = step.pointwise.inputs;
-  std::array<const void*, max_inputs> pointers{};
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    pointers[i] = data_of(inputs[i], i, frame);
-  }
-  run_loop(step.pointwise, result.mutable_data_ptr(), result.element_size(), pointers, frame);
-  if (step.outs[0] >= 0) {
-    frame.slots[step.outs[0]] = std::move(result);
-  }
-}
-
-void call_out_of_place(const Step& step, Frame& frame) {
-  call_loop(step, frame, result_memory(step, frame));
-}
-
-void call_in_place(const Step& step, Frame& frame) {
-  const auto& inputs = step.pointwise.inputs;
-  at::Tensor result = frame.slots[inputs[0].slot].toTensor();
-  for (size_t i = 1; i < inputs.size(); ++i) {
-    if (inputs[i].slot >= 0 && result.storage().is_alias_of(frame.slots[inputs[i].slot].toTensor().storage())) {
-      return call_as_eager(step, frame); // they may overlap in part, which is an error to report
-    }
-  }
-  call_loop(step, frame, std::move(result));
 }
 
 // ---- preparing
@@ -140,7 +115,7 @@ std::optional<Input> tensor_input(const Plan& plan, const Operand& operand, c10:
     return {};
   }
   const Meta& meta = *plan.metas[operand.index];
-  Input input{operand.index};
+  Input input{c10::elementSize(meta.dtype)};
   if (is_alike(meta, result)) {
     return input;
   }
@@ -200,7 +175,7 @@ std::optional<c10::ScalarType> loop_dtype(const Plan& plan, const Step& step, co
 
 std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops& loops, const Meta& result) {
   const auto dtype = loop_dtype(plan, step, loops);
-  Pointwise made{nullptr, {}, c10::multiply_integers(result.sizes)};
+  Pointwise made{nullptr, {}, c10::multiply_integers(result.sizes), c10::elementSize(result.dtype)};
   if (!dtype || step.operands.size() != loops.parameters.size() || made.size == 0 ||
       result.dtype != (loops.makes_bool ? c10::ScalarType::Bool : *dtype)) {
     return {};
@@ -232,16 +207,26 @@ std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops
   return made.loop ? std::optional(std::move(made)) : std::nullopt;
 }
 
+// The operands that are slots, in their order.
+Kernel call_on_slots(Step& step) {
+  const Kernel kernel = call_directly(step, &call_pointwise, {});
+  for (const Operand& operand : step.operands) {
+    if (operand.kind == Operand::Kind::slot) {
+      step.direct_inputs.push_back(operand.index);
+    }
+  }
+  return kernel;
+}
+
 } // namespace
 
 Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op) {
   const Loops* loops = find_loops(op);
-  const bool is_in_place = step.op.schema().is_mutable();
-  if (!loops || step.outs.size() != 1 || (!is_in_place && step.outs[0] < 0) || (loops->is_fused && !has_fused_kernels())) {
+  if (!loops || step.outs.size() != 1 || (!is_in_place(step) && step.outs[0] < 0) || (loops->is_fused && !has_fused_kernels())) {
     return nullptr;
   }
-  const Index slot = is_in_place ? step.operands[0].index : step.outs[0];
-  if ((is_in_place && step.operands[0].kind != Operand::Kind::slot) || !plan.metas[slot] || !is_dense(*plan.metas[slot])) {
+  const Index slot = is_in_place(step) ? step.operands[0].index : step.outs[0];
+  if ((is_in_place(step) && step.operands[0].kind != Operand::Kind::slot) || !plan.metas[slot] || !is_dense(*plan.metas[slot])) {
     return nullptr;
   }
   auto prepared = prepare(plan, step, *loops, *plan.metas[slot]);
@@ -249,7 +234,7 @@ Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op
     return nullptr;
   }
   step.pointwise = std::move(*prepared);
-  return is_in_place ? &call_in_place : &call_out_of_place;
+  return call_on_slots(step);
 }
 
 } // namespace gradc

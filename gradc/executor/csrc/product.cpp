@@ -1,6 +1,6 @@
 #include "executor/csrc/product.h"
 
-#include "executor/csrc/kernels.h"
+#include "executor/csrc/direct.h"
 #include "executor/csrc/memory.h"
 
 #include <ATen/Context.h>
@@ -31,45 +31,34 @@ Gemm<T> blas() {
 }
 
 template <class T>
-const T* data_at(const Frame& frame, Index slot) {
-  return static_cast<const T*>(frame.slots[slot].toTensor().const_data_ptr());
-}
-
-template <class T>
-void multiply(const Product& product, const Frame& frame, T beta, T* c) {
+void multiply(const Product& product, const void* a, const void* b, T beta, void* c) {
   const char transa = product.transposes_a ? 't' : 'n', transb = product.transposes_b ? 't' : 'n';
   const T alpha = 1;
   blas<T>()(
-      &transa, &transb, &product.m, &product.n, &product.k, &alpha, data_at<T>(frame, product.a), &product.lda,
-      data_at<T>(frame, product.b), &product.ldb, &beta, c, &product.ldc);
+      &transa, &transb, &product.m, &product.n, &product.k, &alpha, static_cast<const T*>(a), &product.lda,
+      static_cast<const T*>(b), &product.ldb, &beta, static_cast<T*>(c), &product.ldc);
 }
 
+// Of a result x y: see prepare().
 template <class T>
-void call_mm(const Step& step, Frame& frame) {
-  if (!frame.has_full_precision) {
-    return call_as_eager(step, frame);
-  }
-  at::Tensor result = result_memory(step, frame);
-  multiply<T>(step.product, frame, 0, static_cast<T*>(result.mutable_data_ptr()));
-  frame.slots[step.outs[0]] = std::move(result);
+void call_mm(const Step& step, void* out, const void* const* inputs) {
+  multiply<T>(step.product, inputs[1], inputs[0], 0, out);
 }
 
 // The addend is a row, repeated, or a whole matrix.
+template <class T, bool is_row>
+void call_addmm(const Step& step, void* out, const void* const* inputs) {
+  const auto* addend = static_cast<const T*>(inputs[0]);
+  const int64_t rows = step.product.n, columns = step.product.m;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(static_cast<T*>(out) + row * columns, is_row ? addend : addend + row * columns, columns * sizeof(T));
+  }
+  multiply<T>(step.product, inputs[2], inputs[1], 1, out);
+}
+
 template <class T>
-void call_addmm(const Step& step, Frame& frame) {
-  if (!frame.has_full_precision) {
-    return call_as_eager(step, frame);
-  }
-  const T* addend = data_at<T>(frame, step.operands[0].index);
-  const auto& sizes = frame.plan.metas[step.outs[0]]->sizes;
-  const bool is_row = frame.plan.metas[step.operands[0].index]->sizes.size() == 1;
-  at::Tensor result = result_memory(step, frame);
-  T* c = static_cast<T*>(result.mutable_data_ptr());
-  for (int64_t row = 0; row < sizes[0]; ++row) {
-    std::memcpy(c + row * sizes[1], is_row ? addend : addend + row * sizes[1], sizes[1] * sizeof(T));
-  }
-  multiply<T>(step.product, frame, 1, c);
-  frame.slots[step.outs[0]] = std::move(result);
+Direct addmm_of(const Plan& plan, const Step& step) {
+  return plan.metas[step.operands[0].index]->sizes.size() == 1 ? &call_addmm<T, true> : &call_addmm<T, false>;
 }
 
 bool is_one(const Plan& plan, const Operand& operand) {
@@ -115,8 +104,6 @@ bool prepare(const Plan& plan, Step& step, const Operand& x, const Operand& y) {
     return false;
   }
   Product& product = step.product;
-  product.a = y.index;
-  product.b = x.index;
   product.m = static_cast<int>(result->sizes[1]);
   product.n = static_cast<int>(result->sizes[0]);
   product.k = static_cast<int>(left->sizes[1]);
@@ -154,12 +141,13 @@ Kernel find_product_kernel(const Plan& plan, Step& step, const std::string& op) 
     return nullptr;
   }
   const auto& operands = step.operands;
+  step.needs_full_precision = true;
   if (op == "aten::mm" && prepare(plan, step, operands[0], operands[1])) {
-    return is_float ? &call_mm<float> : &call_mm<double>;
+    return call_directly(step, is_float ? &call_mm<float> : &call_mm<double>, {0, 1});
   }
   if (op == "aten::addmm" && is_one(plan, operands[3]) && is_one(plan, operands[4]) &&
       prepare(plan, step, operands[1], operands[2]) && fits_addend(plan, step)) {
-    return is_float ? &call_addmm<float> : &call_addmm<double>;
+    return call_directly(step, is_float ? addmm_of<float>(plan, step) : addmm_of<double>(plan, step), {0, 1, 2});
   }
   return nullptr;
 }

@@ -53,7 +53,8 @@ void call_take(const Step& step, Frame& frame) {
     return call_as_eager(step, frame); // which raises, or has its own ideas
   }
   at::Tensor result = result_memory(step, frame);
-  take_rows(static_cast<T*>(result.mutable_data_ptr()), static_cast<const T*>(memory_at(frame, step.rows.table)), numbers, step.rows);
+  const auto* table = static_cast<const T*>(memory_at(frame, step.rows.table));
+  take_rows(static_cast<T*>(result.mutable_data_ptr()), table, numbers, step.rows);
   frame.slots[step.outs[0]] = std::move(result);
 }
 
@@ -104,8 +105,8 @@ const Meta* meta_at(const Plan& plan, const Operand& operand) {
   return operand.kind == Operand::Kind::slot && plan.metas[operand.index] ? &*plan.metas[operand.index] : nullptr;
 }
 
-std::optional<int64_t> constant_integer(const Plan& plan, const Operand& operand) {
-  return plan.is_constant(operand, &c10::IValue::isInt) ? std::optional(plan.constants[operand.index].boxed.toInt()) : std::nullopt;
+bool is_integer(const Plan& plan, const Operand& operand, int64_t value) {
+  return plan.is_constant(operand, &c10::IValue::isInt) && plan.constants[operand.index].boxed.toInt() == value;
 }
 
 // The one index in the first place of an op's list of indices.
@@ -155,11 +156,13 @@ Kernel prepare_take(const Plan& plan, Step& step, const std::optional<Operand>& 
   }
 }
 
-Kernel prepare_add(const Plan& plan, Step& step, const std::optional<Operand>& numbers, const Operand& added, bool may_count_from_end) {
+Kernel prepare_add(
+    const Plan& plan, Step& step, const std::optional<Operand>& numbers, const Operand& added, bool may_count_from_end) {
   auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
   const Meta *values = meta_at(plan, added), *table = meta_at(plan, step.operands[0]);
   const Meta& result = *plan.metas[step.outs[0]];
-  if (!rows || !values || !holds_rows(plan, *rows, *values) || !has_plain_strides(*table) || !has_plain_strides(result) || !adds_as_aten()) {
+  const bool has_rows = rows && values && holds_rows(plan, *rows, *values);
+  if (!has_rows || !has_plain_strides(*table) || !has_plain_strides(result) || !adds_as_aten()) {
     return nullptr;
   }
   step.rows = *rows;
@@ -184,7 +187,7 @@ Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (op == "aten::index.Tensor") {
     return prepare_take(plan, step, only_index(plan, operands[1]), /*may_count_from_end=*/true);
   }
-  if (op == "aten::index_select" && constant_integer(plan, operands[1]) == 0) {
+  if (op == "aten::index_select" && is_integer(plan, operands[1], 0)) {
     return prepare_take(plan, step, operands[2], /*may_count_from_end=*/false);
   }
   const bool accumulates = op == "aten::index_put" && plan.is_constant(operands[3], &c10::IValue::isBool) &&
@@ -192,7 +195,7 @@ Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (accumulates) {
     return prepare_add(plan, step, only_index(plan, operands[1]), operands[2], /*may_count_from_end=*/true);
   }
-  if (op == "aten::index_add" && constant_integer(plan, operands[1]) == 0 && constant_integer(plan, operands[4]) == 1) {
+  if (op == "aten::index_add" && is_integer(plan, operands[1], 0) && is_integer(plan, operands[4], 1)) {
     return prepare_add(plan, step, operands[2], operands[3], /*may_count_from_end=*/false);
   }
   return nullptr;

@@ -4,6 +4,8 @@
 #include "executor/csrc/choice.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/product.h"
+#include "executor/csrc/stretch.h"
+#include "executor/csrc/versions.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
@@ -131,20 +133,6 @@ void call_boxed(const Step& step, Frame& frame) {
   receiver.finish();
 }
 
-// What the ADInplaceOrView kernels, which run() skips, do for autograd's check of saved tensors.
-void track_versions(const Step& step, Frame& frame) {
-  for (const Index slot : step.writes) {
-    if (auto* tensor = frame.slots[slot].unsafeToTensorImpl(); !tensor->is_inference()) {
-      tensor->bump_version();
-    }
-  }
-  for (const auto& [view, base] : step.shares) {
-    if (auto* tensor = frame.slots[view].unsafeToTensorImpl(); !tensor->is_inference()) {
-      tensor->set_version_counter(frame.slots[base].unsafeToTensorImpl()->version_counter());
-    }
-  }
-}
-
 bool matches(const c10::IValue& value, const std::optional<Meta>& meta) {
   if (!meta || !value.isTensor()) {
     return !meta;
@@ -227,7 +215,49 @@ void clear(const std::vector<Index>& slots, Frame& frame) {
   }
 }
 
+void run_step(const Step& step, Frame& frame, bool unobserved) {
+  call_step(step, frame, unobserved);
+  clear(step.deaths, frame);
+  if (!(unobserved && frame.is_exact)) {
+    clear(step.kept, frame);
+  }
+  if (step.reuse >= 0) {
+    frame.slots[step.reuse] = {};
+  }
+}
+
+// The stretches of a plan that has run once as foreseen, by the step that each begins with; else none.
+const Stretches* stretches_of(const Plan& plan) {
+  if (!plan.has_run_as_foreseen.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  std::call_once(plan.found, [&] { plan.stretches = find_stretches(plan); });
+  return &plan.stretches;
+}
+
+void run_all(const Plan& plan, Frame& frame) {
+  const bool unobserved = is_unobserved();
+  const Stretches* stretches = unobserved && frame.is_exact ? stretches_of(plan) : nullptr;
+  for (size_t i = 0; i < plan.steps.size();) {
+    const Stretch* stretch = stretches ? (*stretches)[i].get() : nullptr;
+    if (stretch && frame.is_exact && can_run(*stretch, frame)) {
+      run_stretch(*stretch, frame);
+      i = stretch->end;
+    } else {
+      run_step(plan.steps[i++], frame, unobserved);
+    }
+  }
+  if (!stretches && unobserved && frame.is_exact) {
+    plan.has_run_as_foreseen.store(true, std::memory_order_release);
+  }
+}
+
 } // namespace
+
+void call_step(const Step& step, Frame& frame, bool unobserved) {
+  call(step, frame, unobserved);
+  track_versions(step, frame);
+}
 
 void call_as_eager(const Step& step, Frame& frame) {
   call_generic(step, frame, step.kernel != nullptr);
@@ -247,18 +277,7 @@ std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> in
     }
     const at::AutoGradMode grad_mode(true);
     const NoAutocast autocast = no_autocast();
-    const bool unobserved = is_unobserved();
-    for (const Step& step : plan.steps) {
-      call(step, frame, unobserved);
-      track_versions(step, frame);
-      clear(step.deaths, frame);
-      if (!(unobserved && frame.is_exact)) {
-        clear(step.kept, frame);
-      }
-      if (step.reuse >= 0) {
-        frame.slots[step.reuse] = {};
-      }
-    }
+    run_all(plan, frame);
   }
   std::vector<c10::IValue> outputs;
   outputs.reserve(plan.outputs.size());

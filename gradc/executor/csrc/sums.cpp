@@ -1,5 +1,6 @@
 #include "executor/csrc/sums.h"
 
+#include "executor/csrc/direct.h"
 #include "executor/csrc/memory.h"
 
 #include <ATen/ATen.h>
@@ -134,17 +135,13 @@ bool sums_rows_as_aten() {
 }
 
 template <class T, bool is_mean>
-void call_sum_of_row(const Step& step, Frame& frame) {
-  const at::Tensor& in = frame.slots[step.operands[0].index].toTensor();
-  const int64_t size = in.numel();
-  const T sum = sum_of_row(static_cast<const T*>(in.const_data_ptr()), size);
-  at::Tensor result = result_memory(step, frame);
-  *static_cast<T*>(result.mutable_data_ptr()) = is_mean ? sum / static_cast<T>(size) : sum;
-  frame.slots[step.outs[0]] = std::move(result);
+void call_sum_of_row(const Step& step, void* out, const void* const* inputs) {
+  const T sum = sum_of_row(static_cast<const T*>(inputs[0]), step.summed.columns);
+  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(step.summed.columns) : sum;
 }
 
 template <class T>
-Kernel row_sum_of(bool is_mean) {
+Direct row_sum_of(bool is_mean) {
   if (!sums_rows_as_aten<T>()) {
     return nullptr;
   }
@@ -152,13 +149,14 @@ Kernel row_sum_of(bool is_mean) {
 }
 
 // The sum or mean of all elements, which lie as one row.
-Kernel find_full_sum(const Plan& plan, const Step& step, bool is_mean) {
+Direct find_full_sum(const Plan& plan, Step& step, bool is_mean) {
   const Meta& in = *plan.metas[step.operands[0].index];
   const int64_t size = c10::multiply_integers(in.sizes);
   if (!is_contiguous(in) || size < 32 / static_cast<int64_t>(c10::elementSize(in.dtype)) || size >= most_elements ||
       !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
     return nullptr;
   }
+  step.summed = {1, size};
   switch (in.dtype) {
     case c10::ScalarType::Float:
       return row_sum_of<float>(is_mean);
@@ -172,17 +170,12 @@ Kernel find_full_sum(const Plan& plan, const Step& step, bool is_mean) {
 // ---- columns
 
 template <class T>
-void call_sum(const Step& step, Frame& frame) {
-  const auto slot = step.operands[0].index;
-  const auto& sizes = frame.plan.metas[slot]->sizes;
-  const T* in = static_cast<const T*>(frame.slots[slot].toTensor().const_data_ptr());
-  at::Tensor result = result_memory(step, frame);
-  sum_rows(static_cast<T*>(result.mutable_data_ptr()), in, sizes[0], sizes[1]);
-  frame.slots[step.outs[0]] = std::move(result);
+void call_sum(const Step& step, void* out, const void* const* inputs) {
+  sum_rows(static_cast<T*>(out), static_cast<const T*>(inputs[0]), step.summed.rows, step.summed.columns);
 }
 
 template <class T>
-Kernel sum_of(int64_t columns) {
+Direct sum_of(int64_t columns) {
   return columns % whole_columns<T> == 0 && sums_as_aten<T>() ? &call_sum<T> : nullptr;
 }
 
@@ -191,13 +184,14 @@ bool is_over_rows(const Plan& plan, const Operand& dimensions) {
 }
 
 // The sums of the columns of a matrix.
-Kernel find_column_sum(const Plan& plan, const Step& step) {
+Direct find_column_sum(const Plan& plan, Step& step) {
   const Meta& in = *plan.metas[step.operands[0].index];
   const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
       in.sizes[0] * in.sizes[1] <= most_elements;
   if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
     return nullptr;
   }
+  step.summed = {in.sizes[0], in.sizes[1]};
   switch (in.dtype) {
     case c10::ScalarType::Float:
       return sum_of<float>(in.sizes[1]);
@@ -210,13 +204,13 @@ Kernel find_column_sum(const Plan& plan, const Step& step) {
 
 } // namespace
 
-Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op) {
+Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
   const bool is_full = op == "aten::sum" || op == "aten::mean";
   if ((!is_full && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
       step.operands[0].kind != Operand::Kind::slot || !plan.metas[step.operands[0].index]) {
     return nullptr;
   }
-  return is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step);
+  return call_directly(step, is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step), {0});
 }
 
 } // namespace gradc

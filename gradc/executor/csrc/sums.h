@@ -10,7 +10,7 @@
 
 namespace gradc {
 
-// The call of a step that sums columns; null if it does something else.
-Kernel find_sum_kernel(const Plan& plan, const Step& step, const std::string& op);
+// The call of a step that sums columns, or everything; null if it does something else.
+Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op);
 
 } // namespace gradc

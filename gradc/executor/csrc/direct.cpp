@@ -1,0 +1,65 @@
+#include "executor/csrc/direct.h"
+
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
+
+#include <array>
+
+namespace gradc {
+namespace {
+
+constexpr size_t most_inputs = 3;
+using Addresses = std::array<const void*, most_inputs>;
+
+Addresses addresses_of(const Step& step, const Frame& frame) {
+  Addresses addresses{};
+  for (size_t i = 0; i < step.direct_inputs.size(); ++i) {
+    addresses[i] = frame.slots[step.direct_inputs[i]].toTensor().const_data_ptr();
+  }
+  return addresses;
+}
+
+void put(const Step& step, Frame& frame, at::Tensor result) {
+  if (const Index slot = step.outs[0]; slot >= 0) {
+    frame.slots[slot] = std::move(result);
+  }
+}
+
+void call_out_of_place(const Step& step, Frame& frame) {
+  if (step.needs_full_precision && !frame.has_full_precision) {
+    return call_as_eager(step, frame);
+  }
+  at::Tensor result = result_memory(step, frame);
+  step.direct(step, result.mutable_data_ptr(), addresses_of(step, frame).data());
+  put(step, frame, std::move(result));
+}
+
+void call_in_place(const Step& step, Frame& frame) {
+  at::Tensor result = frame.slots[step.direct_inputs[0]].toTensor();
+  for (size_t i = 1; i < step.direct_inputs.size(); ++i) {
+    if (result.storage().is_alias_of(frame.slots[step.direct_inputs[i]].toTensor().storage())) {
+      return call_as_eager(step, frame); // they may overlap in part, which is an error to report
+    }
+  }
+  step.direct(step, result.mutable_data_ptr(), addresses_of(step, frame).data());
+  put(step, frame, std::move(result));
+}
+
+} // namespace
+
+bool is_in_place(const Step& step) {
+  return step.op.schema().is_mutable();
+}
+
+Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> positions) {
+  if (!direct) {
+    return nullptr;
+  }
+  step.direct = direct;
+  for (const size_t position : positions) {
+    step.direct_inputs.push_back(step.operands[position].index);
+  }
+  return is_in_place(step) ? &call_in_place : &call_out_of_place;
+}
+
+} // namespace gradc

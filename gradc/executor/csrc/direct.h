@@ -1,0 +1,20 @@
+// Calls that go straight to memory: products, pointwise ops, sums and fills, on the addresses of their operands.
+//
+// Such a call makes no tensor and asks nothing of the dispatcher. All that it depends on but the addresses is known when the
+// plan is made, so it may be used while the frame is exact. It never fails.
+#pragma once
+
+#include "executor/csrc/plan.h"
+
+#include <initializer_list>
+
+namespace gradc {
+
+// Makes `direct` the step's call, of the operands at `positions`. Returns the exact call, which takes the addresses from tensors
+// and makes the result's; null for a null `direct`.
+Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> positions);
+
+// True if the step writes its result into its first input.
+bool is_in_place(const Step& step);
+
+} // namespace gradc
