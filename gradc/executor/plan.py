@@ -223,7 +223,8 @@ def _strided_views(
 
 def _has_real_strides(instruction: Instruction, base: Meta, made: Meta) -> bool:
     """Whether torch's own call gives these strides: fake tensors may give a dimension of size 1 another one."""
-    if len(instruction.outs) != 1 or any(isinstance(leaf, Ref | Sym) for leaf in leaves((instruction.args[1:], instruction.kwargs))):
+    others = leaves((instruction.args[1:], instruction.kwargs))
+    if len(instruction.outs) != 1 or any(isinstance(leaf, Ref | Sym) for leaf in others):
         return False
     with without_dispatch_modes():
         like = torch.empty_strided(base[1], base[2], dtype=base[0], device="meta")

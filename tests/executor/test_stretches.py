@@ -1,4 +1,4 @@
-"""Stretches (stretch.h): values that are addresses, chains that go over memory in parts. Random programs, every bit of eager's."""
+"""Stretches (stretch.h): values that are addresses, chains that go over memory in parts. Random programs, eager's bits."""
 
 import random
 
@@ -11,7 +11,17 @@ from tests.executor.agree import capture, check_agree, copies
 
 aten = torch.ops.aten
 SHAPES = [(), (1,), (7,), (8, 8), (8, 1), (1, 8), (64, 32), (3, 5, 4), (300, 301), (5000,), (40_000,)]
-UNARY = [torch.neg, torch.abs, torch.relu, torch.tanh, torch.sigmoid, torch.exp, lambda x: x * 0.7, lambda x: x + 1, lambda x: x.clone()]
+UNARY = [
+    torch.neg,
+    torch.abs,
+    torch.relu,
+    torch.tanh,
+    torch.sigmoid,
+    torch.exp,
+    lambda x: x * 0.7,
+    lambda x: x + 1,
+    lambda x: x.clone(),
+]
 BINARY = [torch.add, torch.sub, torch.mul, aten.tanh_backward, aten.sigmoid_backward, lambda a, b: torch.where(a < b, a, b)]
 IN_PLACE = [
     lambda a, b: a.add_(b),
@@ -27,7 +37,12 @@ IN_PLACE = [
 def _viewed(x: torch.Tensor, choice: random.Random) -> torch.Tensor:
     views = [lambda x: x.detach(), lambda x: x.unsqueeze(0).squeeze(0), lambda x: x.view(-1) if x.is_contiguous() else x.t()]
     if x.dim() == 2:
-        views += [torch.t, lambda x: x[: max(len(x) // 2, 1)], lambda x: x[:, 1:] if x.shape[1] > 1 else x, lambda x: x.t()[::2].t()]
+        views += [
+            torch.t,
+            lambda x: x[: max(len(x) // 2, 1)],
+            lambda x: x[:, 1:] if x.shape[1] > 1 else x,
+            lambda x: x.t()[::2].t(),
+        ]
     if x.dim():
         views += [lambda x: x[0].expand(x.shape), lambda x: x[len(x) // 3 :]]
     return choice.choice(views)(x) if x.dim() < 3 else x.transpose(0, 2)
@@ -80,7 +95,11 @@ def _inputs(seed: int) -> list[torch.Tensor]:
     torch.manual_seed(seed)
     shape = SHAPES[seed % len(SHAPES)]
     dtype = torch.float64 if seed % 5 == 4 else torch.float32
-    return [torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype), torch.randn(SHAPES[seed // 11 % len(SHAPES)], dtype=dtype)]
+    return [
+        torch.randn(shape, dtype=dtype),
+        torch.randn(shape, dtype=dtype),
+        torch.randn(SHAPES[seed // 11 % len(SHAPES)], dtype=dtype),
+    ]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
