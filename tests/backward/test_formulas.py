@@ -375,3 +375,13 @@ def test_an_error_leaves_nothing_behind():
     report = check(step, leaf(0, 3), allow_fallback=True)
     assert list(report.fallbacks) == ["backward that cannot be traced"]
     assert not torch._C._len_torch_dispatch_stack()
+
+
+def test_second_order_through_the_maximum_of_two_dtypes():
+    """Each operand's gradient has its own dtype, where a formula of ours stands for torch's as well (torch 2.14)."""
+
+    def step(compile, x, y):
+        (first,) = grad(compile(torch.maximum)(x, y).float().square().sum(), y, create_graph=True)
+        return grad(first.float().square().sum(), (x, y), allow_unused=True)
+
+    check(step, leaf(4), leaf(4, dtype=torch.float16), allow_fallback=True)
