@@ -237,7 +237,12 @@ def hands_on(slot: Slot) -> Any:
     return value_of(slot) if slot.value else None
 
 
-CASES = [(adds, True), (calls_torch, True), (value_of, True), (hands_on, False), (statistics.mean, False)]
+def runs_backward(slot: Slot) -> Any:
+    slot.value.backward()
+
+
+COMPUTE = (adds, calls_torch, value_of)
+CASES = [(function, function in COMPUTE) for function in (*COMPUTE, hands_on, runs_backward, statistics.mean)]
 
 
 @pytest.mark.parametrize("function, expected", CASES)

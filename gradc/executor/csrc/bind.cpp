@@ -3,6 +3,7 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
+#include "executor/csrc/iterated.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/plan.h"
 
@@ -301,6 +302,10 @@ size_t count_typed(const Plan& plan) {
   return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kernel != nullptr; });
 }
 
+size_t count_direct(const Plan& plan) {
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.direct != nullptr; });
+}
+
 } // namespace
 
 SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where) {
@@ -311,12 +316,14 @@ SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where
 
 void bind_executor(py::module_& module) {
   module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
+  module.def("iterated_ops", [] { return py::frozenset(py::cast(iterated_ops())); }, "Ops whose iterator is set up once, where all is laid out as captured.");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
       .def("__call__", torch::wrap_pybind_function(call))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })
-      .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.");
+      .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.")
+      .def_property_readonly("num_direct", count_direct, "How many of them may go straight to memory.");
 }
 
 } // namespace gradc

@@ -2,6 +2,7 @@
 
 #include "executor/csrc/arguments.h"
 #include "executor/csrc/fills.h"
+#include "executor/csrc/iterated.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/norms.h"
 #include "executor/csrc/pointwise.h"
@@ -199,6 +200,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel norm = find_norm_kernel(plan, step, op)) {
     return norm;
+  }
+  if (const Kernel iterated = find_iterated_kernel(plan, step, op)) {
+    return iterated;
   }
   return pays_out_variant(plan, step) ? look_up(out_table(), op) : nullptr;
 }

@@ -4,8 +4,9 @@
 // dispatcher would. What is in the tables is a choice of speed, never of meaning.
 //
 // Exact calls, while the frame is exact: views are made from their known strides; small products and pointwise ops, sums and
-// batch norms go straight to memory (product.h, pointwise.h, sums.h, norms.h); and out= variants write into memory of a value
-// that is dead, or of our own (memory.h). They leave the same sizes, strides and bits as the functional call.
+// batch norms go straight to memory (product.h, pointwise.h, sums.h, norms.h); so do ATen's own loops, over iterators that are
+// set up once (iterated.h); and out= variants write into memory of a value that is dead, or of our own (memory.h). They leave
+// the same sizes, strides and bits as the functional call.
 #pragma once
 
 #include "executor/csrc/plan.h"

@@ -174,14 +174,18 @@ LoopTable make_loop_table() {
 
 } // namespace
 
-const Loops* find_loops(std::string_view op) {
-  static const LoopTable table = make_loop_table();
+std::string out_of_place(std::string_view op) {
   std::string name(op);
   const size_t end = std::min(name.find('.'), name.size());
   if (name[end - 1] == '_') {
     name.erase(end - 1, 1);
   }
-  const auto found = table.find(name);
+  return name;
+}
+
+const Loops* find_loops(std::string_view op) {
+  static const LoopTable table = make_loop_table();
+  const auto found = table.find(out_of_place(op));
   return found == table.end() ? nullptr : &found->second;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 // One clone of each loop for machines with AVX2 and fused multiply-adds. Sanitizers cannot do with what chooses it.
@@ -28,6 +29,9 @@ struct Loops {
   Loop on_float = nullptr, on_double = nullptr, on_bool = nullptr;
   Loop with_number_float = nullptr, with_number_double = nullptr;
 };
+
+// The name of an op that an op in place has out of place: "aten::add.Tensor" for "aten::add_.Tensor".
+std::string out_of_place(std::string_view op);
 
 // Null where there are none. An op in place, such as "aten::add_.Tensor", has those of "aten::add.Tensor".
 const Loops* find_loops(std::string_view op);

@@ -115,6 +115,8 @@ struct Rows {
   bool may_count_from_end = false;
 };
 
+class Iterated;
+
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
 // One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
@@ -139,6 +141,7 @@ struct Step {
   Pointwise pointwise;
   Summed summed;
   Rows rows;
+  std::shared_ptr<const Iterated> iterated; // (iterated.h)
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
   bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager

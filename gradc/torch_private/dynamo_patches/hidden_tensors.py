@@ -24,6 +24,7 @@ _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, 
 _ARITHMETIC = ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT")
 Path = tuple[int, ...]  # a place among the values, then one in what is inside the value there, and so on
 _METHODS = {name for name in dir(torch.Tensor) if callable(getattr(torch.Tensor, name, None))} - set(dir(object))
+_METHODS -= {"backward"}  # runs what forwards recorded, and is told of by itself
 
 
 def computes(code: types.CodeType, names: Mapping[str, Any]) -> bool:
