@@ -51,4 +51,13 @@ torch::autograd::ViewInfo& backward_view(torch::autograd::DifferentiableViewMeta
   return const_cast<torch::autograd::ViewInfo&>(meta.get_backward_view());
 }
 
+std::mutex& mutex_of(torch::autograd::Node& node) {
+  struct Shown : torch::autograd::Node {
+    static std::mutex& of(torch::autograd::Node& node) {
+      return node.*(&Shown::mutex_);
+    }
+  };
+  return Shown::of(node);
+}
+
 } // namespace gradc

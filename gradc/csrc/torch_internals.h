@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 
 struct _object; // PyObject
@@ -34,5 +35,8 @@ void put_around(std::unique_ptr<torch::autograd::FunctionPreHook>& hook, torch::
 
 // How autograd would make a view again of its base. Torch shows it as const: read in torch 2.13.0, DifferentiableViewMeta in variable.h.
 torch::autograd::ViewInfo& backward_view(torch::autograd::DifferentiableViewMeta& meta);
+
+// The lock of a node, which it holds while it runs. Torch shows it to the node's own class: read in torch 2.13.0, node.h.
+std::mutex& mutex_of(torch::autograd::Node& node);
 
 } // namespace gradc

@@ -9,9 +9,10 @@ The native region runs the forward and builds the live nodes in one call. Whatev
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +47,8 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
-    ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "").
+    ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "", the entry of a value that
+    is for this segment alone or -1).
     """
 
     entries: list[Entry]
@@ -54,7 +56,7 @@ class NativeSegment:
     exits: list[tuple[int, int, int]]
     shared: tuple[tuple[int, ...], ...]
     targets: list[tuple[int, ...]]
-    saved: list[tuple[bool, int, int, bool, str]]
+    saved: list[tuple[bool, int, int, bool, str, int]]
     has_hidden_saves: bool
 
 
@@ -93,11 +95,12 @@ def region_spec(
     shapes: list[Sym] = []
     owner: dict[Edge | None, int] = {}
     owner |= {edge: segment.number for segment in segments for edge in segment.entries}
+    alone = _values_of_one(returned, segments)
     forced = backwards.settings.backward_autocast
     return RegionSpec(
         backwards.name,
         forward,
-        [_segment(hoisted.tape, returned, segment, owner, shapes) for segment in segments],
+        [_segment(hoisted.tape, returned, segment, owner, alone, shapes) for segment in segments],
         list(hoisted.program.symbols.values()),
         [_made(primal) for primal in hoisted.primals if primal.step is not None and is_made_natively(primal)],
         [(node.made.value, node.number, node.depth) for node in order],
@@ -160,9 +163,27 @@ def _direct_output(output: Output, first: int, number: int) -> DirectOutput:
     raise AssertionError(f"{output} has its own way")
 
 
+def _values_of_one(returned: Returned, segments: Sequence[Segment]) -> set[int]:
+    """Positions of values that are no outputs, have one edge, are saved by one segment, and not kept by the user's code."""
+    edges = collections.Counter(returned.of_edge.values())
+    savers = collections.defaultdict[int, set[tuple[int, bool]]](set)
+    for segment in segments:
+        for index in segment.saved:
+            place = returned.of_saved.get(index, _NOWHERE)
+            if not place.is_primal and place.position >= returned.num_outputs:
+                savers[place.position].add((segment.number, index in segment.on_ctx))
+    return {position for position, by in savers.items() if edges[position] == len(by) == 1 and not any(kept for _, kept in by)}
+
+
 def _segment(
-    tape: Tape, returned: Returned, segment: Segment, owner: Mapping[Edge | None, int], shapes: list[Sym]
+    tape: Tape,
+    returned: Returned,
+    segment: Segment,
+    owner: Mapping[Edge | None, int],
+    alone: Collection[int],
+    shapes: list[Sym],
 ) -> NativeSegment:
+    numbers: dict[Edge | None, int] = {edge: number for number, edge in enumerate(segment.entries)}
     exits = []
     for exit_ in segment.exits:
         target, entry = exit_.entry or (-1, -1)
@@ -171,7 +192,8 @@ def _segment(
     for index in segment.saved:
         place, source = returned.of_saved.get(index, _NOWHERE), tape.saved[index]
         owned_by = owner.get(source.edge, -1)
-        saved.append((place.is_primal, place.position, owned_by, index in segment.on_ctx, source.spoilt))
+        entry = -1 if place.is_primal or place.position not in alone else numbers.get(source.edge, -1)
+        saved.append((place.is_primal, place.position, owned_by, index in segment.on_ctx, source.spoilt, entry))
     entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)

@@ -25,12 +25,13 @@ class Returned:
     """What the forward Program returns.
 
     Attributes:
-        fakes: the tape's tensors, in the order in which the Program returns them: first the outputs' values.
+        fakes: the tape's tensors, in the order in which the Program returns them: first the ``num_outputs`` outputs' values.
         of_edge: tape edge -> position of the value it belongs to.
         of_saved: number of a saved tensor -> where a call finds it.
     """
 
     fakes: tuple[torch.Tensor, ...]
+    num_outputs: int
     of_edge: Mapping[Edge, int]
     of_saved: Mapping[int, Place]
 
@@ -60,4 +61,4 @@ def choose_returned(hoisted: Hoisted, outputs: Outputs, segments: Sequence[Segme
         of_saved[index] = Place(False, of_slot[saved.slot])
         if saved.edge is not None:
             of_edge.setdefault(saved.edge, of_slot[saved.slot])
-    return Returned(tuple(fakes), of_edge, of_saved)
+    return Returned(tuple(fakes), len(outputs.values), of_edge, of_saved)

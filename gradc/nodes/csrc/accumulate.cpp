@@ -1,14 +1,19 @@
 #include "nodes/csrc/accumulate.h"
 
 #include "csrc/autograd.h"
+#include "csrc/plain.h"
+#include "csrc/torch_internals.h"
 
+#include <ATen/CachedTensorUtils.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <typeinfo>
 #include <vector>
 
@@ -85,6 +90,30 @@ bool is_plain_pass() {
       torch::autograd::get_current_graph_task_exec_info()->empty() && !at::hasCallbacks();
 }
 
+bool is_new(const at::Tensor& grad) {
+  const auto* tensor = grad.unsafeGetTensorImpl();
+  return !tensor->autograd_meta() && !tensor->pyobj_slot()->load_pyobj() && torch::autograd::impl::is_tensor_stealable(grad, 1) &&
+      !at::caching::is_cached_tensor(grad) && has_plain_keys(grad);
+}
+
+// Makes a gradient the leaf's first one, as the leaf's node does with one that nobody else holds, but for a copy of the tensor that
+// would only cut it off from a history: it has none. False, with nothing done, where the node would do otherwise.
+bool take_first(AccumulateGrad& node, at::Tensor& grad) {
+  const auto& leaf = node.variable;
+  const bool is_usual = has_plain_keys(leaf) && leaf.requires_grad() && !leaf.grad_fn() && torch::autograd::impl::hooks(leaf).empty();
+  if (!is_usual || !is_new(grad) || !torch::autograd::utils::obeys_layout_contract(grad, leaf)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_of(node));
+  auto& present = leaf.mutable_grad();
+  if (present.defined()) {
+    return false;
+  }
+  grad.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(false);
+  present = std::move(grad);
+  return true;
+}
+
 } // namespace
 
 void accumulate_unwatched(Node& node, variable_list& grads) {
@@ -105,9 +134,13 @@ void accumulate_unwatched(Node& node, variable_list& grads) {
   // Called or not, the callback goes with the graph task, whether that ends well or in an error.
   torch::autograd::Engine::get_default_engine().queue_callback([hidden = std::move(hidden)]() mutable { hidden.reset(); });
   for (size_t i = 0; i < positions.size(); ++i) {
-    variable_list grad;
-    grad.push_back(std::move(grads[positions[i]]));
-    (*leaves[i])(std::move(grad));
+    auto& grad = grads[positions[i]];
+    if (take_first(static_cast<AccumulateGrad&>(*leaves[i]), grad)) {
+      continue;
+    }
+    variable_list alone;
+    alone.push_back(std::move(grad));
+    (*leaves[i])(std::move(alone));
   }
 }
 

@@ -63,34 +63,56 @@ void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IVa
   node.set_next_edges(std::move(edges));
 }
 
-void set_edges_of_values(const c10::intrusive_ptr<SegmentNode>& node, const std::vector<c10::IValue>& values) {
-  const auto& entries = node->layout().entries;
+// Which of what a node saves nobody else can come to, nor to its memory.
+std::vector<bool> find_own(const std::vector<SavedLayout>& sources, const std::vector<c10::IValue>& values) {
+  const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value(); // which are to see all
+  std::vector<bool> is_own(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].entry >= 0) {
+      const auto& tensor = values[sources[i].position].toTensor();
+      is_own[i] = !has_hooks && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+    }
+  }
+  return is_own;
+}
+
+// The node becomes the history of its values; not of its own, which are to hold nothing.
+void set_edges_of_values(
+    const c10::intrusive_ptr<SegmentNode>& node, const std::vector<bool>& is_own, const std::vector<c10::IValue>& values) {
+  const auto& [entries, sources] = std::tie(node->layout().entries, node->layout().saved);
+  std::vector<bool> is_left_out(entries.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (is_own[i]) {
+      is_left_out[sources[i].entry] = true;
+    }
+  }
   for (size_t number = 0; number < entries.size(); ++number) {
-    if (entries[number].value >= 0) {
+    if (entries[number].value >= 0 && !is_left_out[number]) {
       torch::autograd::impl::set_gradient_edge(values[entries[number].value].toTensor(), Edge(node, number));
     }
   }
 }
 
-void save_tensors(SegmentNode& node, size_t number, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
-  std::vector<SavedVariable> saved;
-  variable_list kept;
-  saved.reserve(node.layout().saved.size());
-  for (const auto& source : node.layout().saved) {
+void save_tensors(
+    SegmentNode& node, const std::vector<bool>& is_own, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
+  const auto& sources = node.layout().saved;
+  std::vector<SavedVariable> saved(sources.size());
+  variable_list kept, own;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto& source = sources[i];
     if (!source.spoilt.empty()) {
-      saved.emplace_back();
       continue;
     }
     const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
-    if (source.is_kept) {
-      kept.resize(node.layout().saved.size());
-      kept[saved.size()] = tensor;
-      saved.emplace_back();
+    if (is_own[i] || source.is_kept) {
+      auto& plain = is_own[i] ? own : kept;
+      plain.resize(sources.size());
+      plain[i] = tensor;
     } else {
-      saved.emplace_back(tensor, !source.is_primal && source.owner == static_cast<int64_t>(number));
+      saved[i] = SavedVariable(tensor, !source.is_primal && source.owner == static_cast<int64_t>(node.number()));
     }
   }
-  node.save(std::move(saved), std::move(kept), at::SavedTensorDefaultHooks::get_hooks().has_value());
+  node.save(std::move(saved), std::move(kept), std::move(own), at::SavedTensorDefaultHooks::get_hooks().has_value());
 }
 
 } // namespace
@@ -115,8 +137,9 @@ Called call_region(
     auto node = c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
     add_edges(*node, nodes, primals);
     node->show_entries(node->layout().num_tangents);
-    set_edges_of_values(node, values);
-    save_tensors(*node, number, primals, values);
+    const auto is_own = find_own(node->layout().saved, values);
+    set_edges_of_values(node, is_own, values);
+    save_tensors(*node, is_own, primals, values);
     nodes.push_back(std::move(node));
   }
   return {std::move(values), std::move(nodes)};

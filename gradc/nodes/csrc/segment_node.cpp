@@ -32,9 +32,10 @@ bool has_free_strides(const at::Tensor& tensor) {
 
 } // namespace
 
-void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, bool is_repacked) {
+void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, variable_list own, bool is_repacked) {
   saved_ = std::move(saved);
   kept_ = std::move(kept);
+  own_ = std::move(own);
   is_released_.assign(saved_.size(), false);
   is_repacked_ = is_repacked;
 }
@@ -65,9 +66,16 @@ std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& SegmentNode::ten
 // own that eager would not have run, stays.
 void SegmentNode::release_variables() {}
 
+void SegmentNode::free(size_t position) {
+  saved_[position] = SavedVariable();
+  if (!own_.empty()) {
+    own_[position] = at::Tensor();
+  }
+}
+
 void SegmentNode::release(const std::vector<int64_t>& read, bool frees_hidden) {
   for (const auto position : read) {
-    saved_[position] = SavedVariable();
+    free(position);
     is_released_[position] = true;
   }
   is_hidden_released_ = is_hidden_released_ || frees_hidden;
@@ -80,12 +88,26 @@ bool SegmentNode::is_kept(size_t position) const {
 at::Tensor SegmentNode::unpack(size_t position) {
   const auto& spoilt = layout().saved[position].spoilt;
   TORCH_CHECK(spoilt.empty(), spoilt);
+  if (!own_.empty() && own_[position].defined()) {
+    return own_[position];
+  }
   return is_kept(position) ? kept_[position] : saved_[position].unpack(getptr());
+}
+
+// A value of the node's own has none while it is saved: it would hold the node that holds it.
+at::Tensor SegmentNode::unpack_with_history(size_t position) {
+  at::Tensor tensor = unpack(position);
+  if (own_.empty() || !own_[position].defined()) {
+    return tensor;
+  }
+  auto made = torch::autograd::make_variable(tensor, torch::autograd::Edge(getptr(), layout().saved[position].entry));
+  torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(tensor));
+  return made;
 }
 
 void SegmentNode::release_all() {
   for (size_t position = 0; position < saved_.size(); ++position) {
-    saved_[position] = SavedVariable();
+    free(position);
     is_released_[position] = !is_kept(position);
   }
   is_hidden_released_ = layout().has_hidden_saves;

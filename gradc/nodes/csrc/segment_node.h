@@ -9,7 +9,8 @@
 //
 // Ownership.  A node owns its saved tensors until a backward without retain_graph runs it. They are SavedVariables, so
 //             version checks, ambient saved-tensors hooks and what unpacks under create_graph are torch's own; but for what
-//             the user's code keeps by itself, which are plain tensors that live as long as the node. A node
+//             the user's code keeps by itself, plain tensors that live as long as the node, and for values that only the
+//             node knows of: nobody can write into them, so they are plain tensors, too. A node
 //             holds its region's layout, never the region's Python object but through the layout's `derive`.
 // The GIL.    Building nodes holds it (pack hooks are Python). A backward whose key is known never takes it; a miss, and
 //             whatever only Python can do, does.
@@ -39,7 +40,12 @@ struct SegmentNode : torch::autograd::Node {
   std::string name() const override {
     return "gradc::Segment";
   }
-  void save(std::vector<torch::autograd::SavedVariable> saved, torch::autograd::variable_list kept, bool is_repacked);
+  // All three by the same positions; `kept` and `own` are undefined for what is a SavedVariable, and empty if all are.
+  void save(
+      std::vector<torch::autograd::SavedVariable> saved,
+      torch::autograd::variable_list kept,
+      torch::autograd::variable_list own,
+      bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
   // Whether gradients may come in for saved values alone, past the outputs.
@@ -76,7 +82,9 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
   bool is_kept(size_t position) const;
   at::Tensor unpack(size_t position);
+  at::Tensor unpack_with_history(size_t position);
   void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
+  void free(size_t position);
   void release(const std::vector<int64_t>& read, bool frees_hidden);
   void release_all();
 
@@ -85,7 +93,8 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<int64_t> symbols_;
   std::vector<int64_t> shapes_;
   std::vector<torch::autograd::SavedVariable> saved_;
-  torch::autograd::variable_list kept_; // by the same positions, undefined for what is a SavedVariable; empty if nothing is kept
+  torch::autograd::variable_list kept_; // what the user's code keeps
+  torch::autograd::variable_list own_; // what nobody else has
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
