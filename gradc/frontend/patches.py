@@ -91,6 +91,7 @@ def patches() -> Patches:
             dynamo.see_global_tensors(),
             dynamo.set_process_state_eagerly(is_ours),
             dynamo.write_into_classes_eagerly(),
+            dynamo.write_into_modules_by_all_names(),
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),

@@ -56,6 +56,7 @@ from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_
 from gradc.torch_private.dynamo_patches.written_arguments import break_graph_where_arguments_are_written
 from gradc.torch_private.dynamo_patches.written_classes import write_into_classes_eagerly
 from gradc.torch_private.dynamo_patches.written_dictionaries import guard_order_of_written_dictionaries
+from gradc.torch_private.dynamo_patches.written_modules import write_into_modules_by_all_names
 
 __all__ = [
     "NATIVE_STEP",
@@ -122,4 +123,5 @@ __all__ = [
     "warn_at_each_call",
     "warn_of_nothing",
     "write_into_classes_eagerly",
+    "write_into_modules_by_all_names",
 ]

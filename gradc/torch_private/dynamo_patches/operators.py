@@ -31,12 +31,16 @@ def resume_behind_operators(is_ours: IsOurs) -> Patch:
 
         return operate
 
-    tables = [translator.dispatch_table for translator in _translators(InstructionTranslatorBase)]
     return Patch(
         "resume_behind_operators",
         "Where Dynamo meets an operator that it cannot trace, it leaves the rest of the function alone.",
-        tuple(Replace(table, dis.opmap[name], make) for table in tables for name in _OPERATORS if name in dis.opmap),
+        tuple(Replace(table, dis.opmap[name], make) for table in dispatch_tables() for name in _OPERATORS if name in dis.opmap),
     )
+
+
+def dispatch_tables() -> list[Any]:
+    """Of each kind of Dynamo's translators, its handlers of bytecodes."""
+    return [translator.dispatch_table for translator in _translators(InstructionTranslatorBase)]
 
 
 def _translators(base: type[Any]) -> Iterator[Any]:
