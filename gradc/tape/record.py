@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -45,6 +46,7 @@ from gradc.torch_private.modes import autocast_nested, autocast_nesting, without
 from gradc.torch_private.transforms import is_in_transform
 
 _aten = torch.ops.aten
+_LEAF = "torch::autograd::AccumulateGrad"  # of which eager does not tell
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
 _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: [{} {}]{} is at version "
@@ -383,9 +385,17 @@ def _marking_changed_saved(tape: Tape) -> Tape:
 def _marked(saved: Saved) -> Saved:
     if saved.fake._version == saved.version:
         return saved
-    made_by = f", which is output {saved.edge[1]} of {saved.edge[0].name()}," if saved.edge is not None else ""
+    if any(isinstance(size, torch.SymInt) for size in saved.fake.shape):
+        raise UnsupportedError("saved tensor modified in place inside the region", "sizes that change stand in the error")
+    node, number = saved.edge or (None, 0)
+    made_by = f", which is output {number} of {_operation_of(node)}," if node is not None and node.name() != _LEAF else ""
     spoilt = _MODIFIED.format(saved.fake.type(), list(saved.fake.shape), made_by, saved.fake._version, saved.version)
     return dataclasses.replace(saved, edge=None, spoilt=spoilt)
+
+
+def _operation_of(node: Node) -> str:
+    """Its name in errors of eager's: ``Exp`` of an ExpBackward0, ``Sum1`` of a SumBackward1."""
+    return re.sub(r"Backward(\d*)$", lambda found: found[1].removeprefix("0"), node.name())
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:

@@ -199,4 +199,4 @@ def test_what_ends_a_graph_is_counted() -> None:
     gradc.counters.clear()
     gradc.compile(calculate)(torch.ones(3), 2)
     (reason,) = gradc.counters["uncompiled"]
-    assert reason == "gradc: global with two names"
+    assert reason == "gradc: dictionary of attributes"

@@ -6,6 +6,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 """
 
 from gradc.torch_private.dynamo_patches.abstract_classes import guard_registered_classes
+from gradc.torch_private.dynamo_patches.attributes import ask_for_attributes_as_python_does
 from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_autocast_blocks_to_python
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
@@ -18,8 +19,10 @@ from gradc.torch_private.dynamo_patches.class_attributes import guard_class_attr
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
+from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
+from gradc.torch_private.dynamo_patches.environment import guard_the_environment
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
 from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_functions
 from gradc.torch_private.dynamo_patches.generators import leave_generators_to_python
@@ -57,6 +60,7 @@ from gradc.torch_private.dynamo_patches.written_arguments import break_graph_whe
 from gradc.torch_private.dynamo_patches.written_classes import write_into_classes_eagerly
 from gradc.torch_private.dynamo_patches.written_dictionaries import guard_order_of_written_dictionaries
 from gradc.torch_private.dynamo_patches.written_modules import write_into_modules_by_all_names
+from gradc.torch_private.dynamo_patches.written_namespaces import write_into_namespaces_by_one_name
 
 __all__ = [
     "NATIVE_STEP",
@@ -64,6 +68,7 @@ __all__ = [
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
     "ask_again",
+    "ask_for_attributes_as_python_does",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",
     "break_graph_where_inference_tensors_are_saved",
@@ -79,6 +84,7 @@ __all__ = [
     "guard_order_of_written_dictionaries",
     "guard_process_groups",
     "guard_registered_classes",
+    "guard_the_environment",
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",
@@ -106,6 +112,7 @@ __all__ = [
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
     "run_optimizers_natively",
+    "see_dictionaries_through_their_views",
     "see_global_tensors",
     "set_process_state_eagerly",
     "skip_frames_of",
@@ -124,4 +131,5 @@ __all__ = [
     "warn_of_nothing",
     "write_into_classes_eagerly",
     "write_into_modules_by_all_names",
+    "write_into_namespaces_by_one_name",
 ]

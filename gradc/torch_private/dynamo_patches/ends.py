@@ -8,6 +8,7 @@ from typing import NoReturn
 from torch._dynamo.exc import unimplemented
 
 PREFIX = "gradc: "  # tells gradc's reasons from Dynamo's
+DICTIONARY_OF_ATTRIBUTES = "dictionary of attributes"
 
 
 def end_graph(

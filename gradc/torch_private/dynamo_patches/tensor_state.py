@@ -7,6 +7,7 @@ from typing import Any
 
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
@@ -24,7 +25,7 @@ _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 
 
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
-    """End the graph where ``_version``, ``_base``, ``data``, ``is_inference`` or ``grad`` of no leaf is read.
+    """End the graph where ``_version``, ``_base``, ``data``, ``is_inference`` or ``grad`` of no leaf is read, or ``data`` set.
 
     In inference mode also where it is asked whether a call was recorded, as with ``requires_grad``: there none is.
 
@@ -52,6 +53,16 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             return original(self, tx)
 
         return data
+
+    def make_set(original: Method) -> Method:
+        @functools.wraps(original)
+        def set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
+            is_data = isinstance(obj, TensorVariable) and name.is_python_constant() and name.as_python_constant() == "data"
+            if is_data and is_ours(tx.output.compiler_fn):
+                end_graph("data", "Dynamo sets it by an operator, behind which gradients of x are added up apart.")
+            return original(self, tx, obj, name, value)
+
+        return set_attribute
 
     def make_is_inference(original: Method) -> Method:
         @functools.wraps(original)
@@ -104,6 +115,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         (
             Replace(TensorVariable, "method_attr__version", make_version),
             Replace(TensorVariable, "method_attr_data", make_data),
+            Replace(SetAttrBuiltinVariable, "_call_setattr", make_set),
             *replace_tensor_method("is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
             Replace(TensorVariable, "method_attr_grad_fn", make_node),

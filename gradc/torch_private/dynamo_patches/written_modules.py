@@ -1,8 +1,7 @@
-"""A global has several names: ``X`` in its module, ``module.X`` in others, ``globals()["X"]``. What one writes, all read.
+"""A global is ``X`` in its module and ``module.X`` in others: what is written by one of the two names is read by both.
 
-Dynamo notes what is written at the name that it was written by, and finds it there again; the other names tell what was there
-before the graph. Here the attribute of a module and the global that are one stand for each other. A dictionary that is a
-module's is not taken into this: a graph ends before it is written into, and between a write by another name and a look at it.
+Dynamo notes what is written at the name that it was written by, and finds it there again; the other name tells what was there
+before the graph. Here the attribute of a module and the global that are one stand for each other.
 """
 
 from __future__ import annotations
@@ -22,23 +21,20 @@ from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.dynamo_patches.written_namespaces import namespace_of
 from gradc.torch_private.patches import Method, Patch, Replace
 
 _NAMES = (NewGlobalVariable, PythonModuleVariable)
 _ARE_WRITTEN = "gradc_modules_are_written"  # of what a graph is made in, so that all others are not searched
-_DICTIONARIES = "gradc_dictionaries_of_modules"
-_OF_MODULES = ("__builtins__", "__spec__")  # keys that the dictionary of a module has, or one that code was executed in
 
 
 def write_into_modules_by_all_names() -> Patch:
-    """What compiled code writes into a module, or deletes there, it reads at once by every name of it."""
+    """What compiled code writes into a module it reads at once, by each name of it."""
     return Patch(
         "write_into_modules_by_all_names",
         "What is written as a module's attribute, Dynamo does not find as a global of that module; nor the other way round.",
         (
             Replace(SideEffects, "store_attr", _make_store),
-            Replace(SideEffects, "track_mutable", _make_track),
-            Replace(SideEffects, "mutation", _make_mutation),
             Replace(InstructionTranslatorBase, "_load_global", _make_load),
             Replace(InliningInstructionTranslator, "_load_global", _make_load),
             Replace(PythonModuleVariable, GETATTR, _make_getattr),
@@ -52,45 +48,22 @@ def _make_store(original: Method) -> Method:
     @functools.wraps(original)
     def store_attr(self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(item, _NAMES) and is_compiling_for_gradc():
+            if isinstance(value, DeletedVariable):
+                end_graph("deleted global", "Whoever reads it by another name would be told what was there before.", name)
             output = self.output_graph_weakref()
             vars(output)[_ARE_WRITTEN] = True
-            namespace = _namespace_of(item, output)
-            if id(namespace) in self.id_to_variable or isinstance(value, DeletedVariable):
-                _end_graph(name)
-            first = _written(output, namespace, name)
+            first = _written(output, namespace_of(item, output), name)
             item = item if first is None or type(first) is type(item) else first
         original(self, item, name, value, *args, **kwargs)
 
     return store_attr
 
 
-def _make_track(original: Method) -> Method:
-    @functools.wraps(original)
-    def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(item) is dict and is_compiling_for_gradc() and _is_of_a_module(item):
-            output = self.output_graph_weakref()
-            if any(_namespace_of(other, output) is item for other in self.store_attr_mutations):
-                _end_graph("globals()")
-            vars(output).setdefault(_DICTIONARIES, {})[id(variable)] = variable
-        return original(self, item, variable, *args, **kwargs)
-
-    return track
-
-
-def _make_mutation(original: Method) -> Method:
-    @functools.wraps(original)
-    def mutation(self: Any, var: Any, *args: Any, **kwargs: Any) -> None:
-        if id(var) in vars(self.output_graph_weakref()).get(_DICTIONARIES, ()):
-            _end_graph("globals()")
-        original(self, var, *args, **kwargs)
-
-    return mutation
-
-
 def _make_load(original: Method) -> Method:
     @functools.wraps(original)
     def load_global(self: Any, inst: Any) -> None:
-        item = _written(self.output, self.f_globals, inst.argval)
+        namespace = self.f_globals if inst.argval in self.f_globals else self.f_builtins
+        item = _written(self.output, self.f_globals, inst.argval) or _written(self.output, namespace, inst.argval)
         if isinstance(item, PythonModuleVariable):
             self.push(self.output.side_effects.load_attr(item, inst.argval))
         else:
@@ -106,13 +79,18 @@ def _make_getattr(original: Method) -> Method:
         if item is not None:
             return tx.output.side_effects.load_attr(item, name)
         if is_compiling_for_gradc():
-            try:
-                getattr(self.value, name)
-            except AttributeError as error:
-                raise_observed_exception(AttributeError, tx, args=[*error.args])
+            _raise_if_missing(self.value, tx, name)
         return original(self, tx, name, *args, **kwargs)
 
     return getattr_
+
+
+def _raise_if_missing(module: Any, tx: Any, name: str) -> None:
+    """In Python's words; Dynamo has none."""
+    try:
+        getattr(module, name)
+    except AttributeError as error:
+        raise_observed_exception(AttributeError, tx, args=[*error.args])
 
 
 def _make_hasattr(original: Method) -> Method:
@@ -130,6 +108,8 @@ def _make_hasattr(original: Method) -> Method:
 
 
 def _make_import(original: Method) -> Method:
+    """``import module`` gives the variable that the module has, so that it is written into, and read from, as that one."""
+
     @functools.wraps(original)
     def import_name(self: Any, inst: Any) -> None:
         original(self, inst)
@@ -142,22 +122,9 @@ def _make_import(original: Method) -> Method:
 
 
 def _written(output: Any, namespace: dict[str, Any] | None, name: str) -> Any:
-    """What ``name`` of the namespace was last written by, before it is written back behind the graph; None if it was not."""
+    """By what ``name`` of the namespace was written in this graph; None if it was not."""
     if _ARE_WRITTEN not in vars(output):
         return None
     items = [item for item, written in output.side_effects.store_attr_mutations.items() if name in written]
-    return next((item for item in reversed(items) if _namespace_of(item, output) is namespace), None)
-
-
-def _namespace_of(item: Any, output: Any) -> dict[str, Any] | None:
-    if isinstance(item, NewGlobalVariable):
-        return output.global_scope
-    return vars(item.value) if isinstance(item, PythonModuleVariable) else None
-
-
-def _is_of_a_module(dictionary: dict[Any, Any]) -> bool:
-    return any(key in dictionary for key in _OF_MODULES)
-
-
-def _end_graph(name: str) -> Any:
-    end_graph("global with two names", "It is written by one name and read by another.", name)
+    written = (item for item in reversed(items) if isinstance(item, _NAMES) and namespace_of(item, output) is namespace)
+    return next(written, None)
