@@ -76,6 +76,8 @@ def write_optimizer(rng: random.Random) -> Optimizer:
     if "weight_decay" in params and "weight_decay" not in options:
         params = "trained"
     lr = rng.choice(("0.1", "0.01", "1", "0.05", *["torch.tensor(0.1)"] * (rng.random() < 0.1)))
+    if "tensor" in lr and name != "SGD":
+        given.pop("foreach", None)  # torch refuses it
     settings = "".join(f", {option}={value}" for option, value in given.items())
     lines = [
         "def make():",

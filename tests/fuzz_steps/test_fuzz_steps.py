@@ -66,10 +66,11 @@ def changing(name, change):
 
     def wrap(function, **options):
         def call(*args):
-            result = function(*args)
-            with torch.no_grad():
-                change(function.__globals__)
-            return result
+            try:
+                return function(*args)
+            finally:
+                with torch.no_grad():
+                    change(function.__globals__)
 
         return call
 
@@ -94,6 +95,25 @@ CHANGED = {
 def test_what_is_not_eagers_is_seen(name):
     verdict = judge(STEP, changing(name, CHANGED[name]))
     assert verdict.status == "wrong", verdict
+
+
+CUT = STEP.replace(
+    "SCHEDULE =",
+    """
+def refuse(grad):
+    raise ValueError("refused")
+
+MODEL.weight.grad = torch.ones(4, 4)
+MODEL.bias.grad = torch.ones(4)
+MODEL.weight.register_hook(refuse)
+SCHEDULE =""",
+).replace("    OPTIMIZER.zero_grad()\n", "")
+
+
+@pytest.mark.parametrize(("name", "status"), [("a gradient", "ok"), ("a parameter", "wrong"), ("the schedule", "wrong")])
+def test_gradients_behind_a_backward_that_raises_are_not_judged(name, status):
+    verdict = judge(CUT, changing(name, CHANGED[name]))
+    assert verdict.status == status and verdict.raises, verdict
 
 
 def test_a_step_that_nobody_counted_is_seen():
