@@ -32,27 +32,28 @@ at::Tensor tensor_without_memory(c10::IntArrayRef sizes, c10::IntArrayRef stride
 template <class Op>
 class SetUp final : public Op {
  public:
-  SetUp(std::vector<at::Tensor> tensors, bool is_in_place) : tensors_(std::move(tensors)) {
+  SetUp(std::vector<at::Tensor> given, bool is_in_place) : tensors(std::move(given)) {
     if (is_in_place) {
-      result_ = tensors_[0];
+      result = tensors[0];
     }
   }
 
   const at::Tensor& maybe_get_output(int64_t /*number*/) override {
-    return result_;
+    return result;
   }
 
-  void set_output_raw_strided(int64_t number, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::TensorOptions options) override {
-    if (!result_.defined()) {
+  void set_output_raw_strided(
+      int64_t number, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::TensorOptions options) override {
+    if (!result.defined()) {
       const auto contiguous = c10::contiguous_strides(sizes);
       const auto dtype = c10::typeMetaToScalarType(options.dtype());
-      result_ = tensor_without_memory(sizes, strides.empty() ? c10::IntArrayRef(contiguous) : strides, dtype, tensors_.size());
+      result = tensor_without_memory(sizes, strides.empty() ? c10::IntArrayRef(contiguous) : strides, dtype, tensors.size());
     }
     Op::set_output_raw_strided(number, sizes, strides, options);
   }
 
   bool makes(const Meta& meta) const {
-    return result_.sizes() == meta.sizes && result_.strides() == meta.strides && result_.scalar_type() == meta.dtype;
+    return result.sizes() == meta.sizes && result.strides() == meta.strides && result.scalar_type() == meta.dtype;
   }
 
   // For each operand of the iterator the number of its tensor, one behind them for the result. Nothing if it has others.
@@ -60,17 +61,17 @@ class SetUp final : public Op {
     std::vector<size_t> numbers;
     for (int i = 0; i < this->ntensors(); ++i) {
       const auto is_it = [&](const at::Tensor& tensor) { return tensor.const_data_ptr() == this->data_ptr(i); };
-      const auto found = i == 0 ? tensors_.end() : std::find_if(tensors_.begin(), tensors_.end(), is_it);
-      if (found == tensors_.end() && !is_it(result_)) {
+      const auto found = i == 0 ? tensors.end() : std::find_if(tensors.begin(), tensors.end(), is_it);
+      if (found == tensors.end() && !is_it(result)) {
         return {};
       }
-      numbers.push_back(found - tensors_.begin());
+      numbers.push_back(found - tensors.begin());
     }
-    return numbers.size() == tensors_.size() + 1 ? numbers : std::vector<size_t>();
+    return numbers.size() == tensors.size() + 1 ? numbers : std::vector<size_t>();
   }
 
-  std::vector<at::Tensor> tensors_;
-  at::Tensor result_;
+  std::vector<at::Tensor> tensors;
+  at::Tensor result; // undefined until the op is set up, but in place
 };
 
 template <class Op, class... Parameters>
@@ -97,7 +98,7 @@ class IteratedOp final : public Iterated {
     for (size_t i = 1; i < operands_.size(); ++i) {
       own->unsafe_replace_operand(static_cast<int64_t>(i), const_cast<void*>(inputs[operands_[i]]));
     }
-    std::apply([&](const auto&... arguments) { own->impl(arguments..., own->result_); }, arguments_);
+    std::apply([&](const auto&... arguments) { own->impl(arguments..., own->result); }, arguments_);
     delete spare_.exchange(own.release());
   }
 
