@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradc.ambient import autocast_set_to, autocast_state
 from gradc.errors import UnsupportedError
+from gradc.ir.aliases import Aliases
 from gradc.ir.autocast import CallerAutocast
 from gradc.ir.floats import StandIns, float_of, refuse_difference
 from gradc.ir.metadata import symbolic_number
@@ -233,8 +234,11 @@ def _record(
             primals.append(_primal(fake, label, edge))
             recorder.recorder.add_input(fake, label, label)
         before = [_metadata(fake) for fake in fakes]
+        versions = [fake._version if isinstance(fake, FakeTensor) else 0 for fake in fakes]
         tape = recorder.run(function, primals, fakes)
     _refuse_changed_primals(tape, fakes, before)
+    if any(isinstance(fake, FakeTensor) and fake._version != version for fake, version in zip(fakes, versions)):
+        _refuse_writes_by_other_names(tape, inputs, fakes)
     tape = _marking_changed_saved(tape)
     tape = _letting_go_of_written_views(tape)
     tape = with_ctx_tensors(tape, _nodes(tape, [*tape.outputs, *_roots(tape)], [saved.edge for saved in tape.saved]))
@@ -367,6 +371,29 @@ def _refuse_changed_primals(tape: Tape, fakes: list[Any], before: list[tuple[Any
             raise UnsupportedError("input mutated in place with gradient recording", primal.name)
         if new != old:
             raise UnsupportedError("input whose shape or storage is changed", primal.name)
+
+
+def _refuse_writes_by_other_names(tape: Tape, inputs: Sequence[Any], fakes: list[Any]) -> None:
+    """What is saved of one input, and written into through another of the same memory, eager finds changed.
+
+    They share a version; the fakes, which have memory of their own each, do not.
+    """
+    memory = [storage_key(value) if isinstance(value, torch.Tensor) else None for value in inputs]
+    position_of = {storage_key(fake): position for position, fake in enumerate(fakes) if isinstance(fake, FakeTensor)}
+    for saved in _kept(tape) if tape.inner_gradients else tape.saved:
+        kept = position_of.get(storage_key(saved.fake))
+        if kept is None or memory.count(memory[kept]) == 1:
+            continue
+        if any(other != kept and memory[other] == memory[kept] for other in _written_behind(tape, saved.num_calls)):
+            raise UnsupportedError("saved tensor modified in place inside the region", "through another input")
+
+
+def _written_behind(tape: Tape, num_calls: int) -> set[int]:
+    """Positions of the inputs that are written into behind the first ``num_calls`` calls."""
+    instructions = tape.program.instructions
+    aliases, position_of = Aliases(instructions), {slot: position for position, slot in enumerate(tape.program.inputs)}
+    roots = {aliases.root_of(slot) for instruction in instructions[num_calls:] for slot in instruction.writes}
+    return {position_of[root] for root in roots if root in position_of}
 
 
 def _marking_changed_saved(tape: Tape) -> Tape:

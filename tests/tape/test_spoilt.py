@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tests.oracle import check, leaf
+from tests.oracle import check, constant, leaf
 
 
 def spoilt_and_not(x, w):
@@ -74,6 +74,26 @@ def test_words_of_the_error_about_sizes_that_change():
         square(x).sum().backward()
 
     check(step, leaf(5, 4), compare_messages=True, allow_fallback=True)
+
+
+@pytest.mark.parametrize("name", [lambda t: t.view(2, 2), lambda t: t.detach(), lambda t: t[2:], lambda t: t.data])
+def test_a_saved_input_is_written_into_through_another(name):
+    """Eager raises, as they share a version; but for ``data``, which has its own."""
+
+    def step(compile, x, t):
+        other = name(t)
+
+        @compile
+        def multiply(x, t):
+            y = x.sin() * t
+            other.mul_(2)
+            return y
+
+        y = multiply(x, t)
+        y.sum().backward()
+        return y
+
+    check(step, leaf(4), constant(4), compare_messages=True, allow_fallback=True)
 
 
 def test_a_backward_that_does_not_get_there():
