@@ -204,7 +204,7 @@ _DECIDE = ("_init_group", "_accelerator_graph_capture_health_check", "grad_scale
 
 @functools.cache
 def _has_accelerator() -> bool:
-    return torch.accelerator.current_accelerator() is not None
+    return torch.accelerator.is_available()  # a build for CUDA has one on every machine, there or not
 
 
 def _with_hooks(step: Step, is_observed: Callable[[], bool], update_first: Callable[[Any], int] | None) -> Step:
