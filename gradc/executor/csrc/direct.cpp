@@ -8,8 +8,7 @@
 namespace gradc {
 namespace {
 
-constexpr size_t most_inputs = 3;
-using Addresses = std::array<const void*, most_inputs>;
+using Addresses = std::array<const void*, most_direct_inputs>;
 
 Addresses addresses_of(const Step& step, const Frame& frame) {
   Addresses addresses{};
@@ -49,6 +48,20 @@ void call_in_place(const Step& step, Frame& frame) {
 
 bool is_in_place(const Step& step) {
   return step.op.schema().is_mutable();
+}
+
+const Meta* meta_at(const Plan& plan, const Operand& operand) {
+  return operand.kind == Operand::Kind::slot && plan.metas[operand.index] ? &*plan.metas[operand.index] : nullptr;
+}
+
+const Meta* result_meta(const Plan& plan, const Step& step) {
+  if (step.outs.size() != 1) {
+    return nullptr;
+  }
+  if (is_in_place(step)) {
+    return meta_at(plan, step.operands[0]);
+  }
+  return step.outs[0] >= 0 && plan.metas[step.outs[0]] ? &*plan.metas[step.outs[0]] : nullptr;
 }
 
 Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> positions) {

@@ -6,9 +6,12 @@
 
 #include "executor/csrc/plan.h"
 
+#include <cstddef>
 #include <initializer_list>
 
 namespace gradc {
+
+inline constexpr size_t most_direct_inputs = 3; // of one call
 
 // Makes `direct` the step's call, of the operands at `positions`. Returns the exact call, which takes the addresses from tensors
 // and makes the result's; null for a null `direct`.
@@ -16,5 +19,11 @@ Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> po
 
 // True if the step writes its result into its first input.
 bool is_in_place(const Step& step);
+
+// The layout of an operand's tensor when captured; null where it is no tensor, or not known.
+const Meta* meta_at(const Plan& plan, const Operand& operand);
+
+// The layout of a step's one result, in place that of its first input; null where it is not known, or nobody reads the result.
+const Meta* result_meta(const Plan& plan, const Step& step);
 
 } // namespace gradc

@@ -98,11 +98,10 @@ Direct fill_of(c10::ScalarType dtype) {
 Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
   const auto found = filling_ops().find(op);
   const bool is_empty = op == "aten::empty_like" || op == "aten::new_empty" || op == "aten::empty.memory_format";
-  if ((found == filling_ops().end() && !is_empty) || step.outs.size() != 1 || (!is_in_place(step) && step.outs[0] < 0) ||
-      (is_in_place(step) && step.operands[0].kind != Operand::Kind::slot)) {
+  if (found == filling_ops().end() && !is_empty) {
     return nullptr;
   }
-  const auto& meta = plan.metas[is_in_place(step) ? step.operands[0].index : step.outs[0]];
+  const Meta* meta = result_meta(plan, step);
   const bool is_laid_out_as_known = meta && is_dense(*meta) && num_bytes(*meta) && (is_in_place(step) || has_sure_strides(*meta));
   if (!is_laid_out_as_known || !is_made_on_cpu(plan, step)) {
     return nullptr;

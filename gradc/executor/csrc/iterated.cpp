@@ -18,8 +18,6 @@
 namespace gradc {
 namespace {
 
-constexpr size_t most_tensors = 3; // that a direct call reads
-
 // ---- setting up
 
 // Never read or written: by their addresses an iterator's operands are told apart.
@@ -79,8 +77,8 @@ class IteratedOp final : public Iterated {
  public:
   using Arguments = std::tuple<std::decay_t<Parameters>...>;
 
-  IteratedOp(const SetUp<Op>& made, Arguments arguments)
-      : made_(made), operands_(made.operands()), arguments_(std::move(arguments)) {}
+  IteratedOp(SetUp<Op> made, std::vector<size_t> operands, Arguments arguments)
+      : made_(std::move(made)), operands_(std::move(operands)), arguments_(std::move(arguments)) {}
   ~IteratedOp() override {
     delete spare_.load();
   }
@@ -140,8 +138,8 @@ class Reader {
 
  private:
   at::Tensor tensor(const Operand& operand) {
-    const Meta* meta = operand.kind == Operand::Kind::slot && plan_.metas[operand.index] ? &*plan_.metas[operand.index] : nullptr;
-    is_fit = is_fit && meta && is_dtype_of_loops(meta->dtype) && num_bytes(*meta) > 0 && tensors.size() < most_tensors &&
+    const Meta* meta = meta_at(plan_, operand);
+    is_fit = is_fit && meta && is_dtype_of_loops(meta->dtype) && num_bytes(*meta) > 0 && tensors.size() < most_direct_inputs &&
         (tensors.empty() || meta->dtype == tensors[0].scalar_type());
     if (!is_fit) {
       return {};
@@ -179,10 +177,11 @@ bool set_up(void (Base::*)(Parameters...), const Plan& plan, Step& step) {
   }
   SetUp<Op> op(reader.tensors, is_in_place(step));
   std::apply([&](const auto&... each) { op.meta(each...); }, arguments);
-  if (!op.makes(*plan.metas[is_in_place(step) ? step.operands[0].index : step.outs[0]]) || op.operands().empty()) {
+  auto operands = op.operands();
+  if (!op.makes(*result_meta(plan, step)) || operands.empty()) {
     return false;
   }
-  step.iterated = std::make_shared<IteratedOp<Op, Parameters...>>(op, std::move(arguments));
+  step.iterated = std::make_shared<IteratedOp<Op, Parameters...>>(std::move(op), std::move(operands), std::move(arguments));
   step.direct_inputs = std::move(reader.slots);
   return true;
 }
@@ -193,13 +192,9 @@ bool set_up(const Plan& plan, Step& step) {
 }
 
 // A power of 0 or 1 is a fill or a copy, by the tensors.
-bool is_power_of_loops(const Plan& plan, const Step& step) {
-  const auto exponent = number_at(plan, step.operands[1]);
-  return exponent && *exponent != 0 && *exponent != 1;
-}
-
 bool set_up_power(const Plan& plan, Step& step) {
-  return is_power_of_loops(plan, step) && set_up<at::native::structured_pow_Tensor_Scalar_out>(plan, step);
+  const auto exponent = number_at(plan, step.operands[1]);
+  return exponent && *exponent != 0 && *exponent != 1 && set_up<at::native::structured_pow_Tensor_Scalar_out>(plan, step);
 }
 
 using Table = std::unordered_map<std::string, bool (*)(const Plan&, Step&)>;
@@ -272,23 +267,12 @@ const Table& table() {
   return table;
 }
 
-// The slot that the result goes to, if it is known how that is laid out, and memory can be laid out so.
-bool has_place(const Plan& plan, const Step& step) {
-  if (step.outs.size() != 1) {
-    return false;
-  }
-  if (is_in_place(step)) {
-    return step.operands[0].kind == Operand::Kind::slot && plan.metas[step.operands[0].index];
-  }
-  return step.outs[0] >= 0 && plan.metas[step.outs[0]] && is_dense(*plan.metas[step.outs[0]]);
-}
-
 } // namespace
 
 Kernel find_iterated_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const std::string name = out_of_place(op);
-  const auto found = table().find(name);
-  if (found == table().end() || !has_place(plan, step)) {
+  const auto found = table().find(out_of_place(op));
+  const Meta* result = result_meta(plan, step);
+  if (found == table().end() || !result || (!is_in_place(step) && !is_dense(*result))) {
     return nullptr;
   }
   try {

@@ -222,14 +222,11 @@ Kernel call_on_slots(Step& step) {
 
 Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op) {
   const Loops* loops = find_loops(op);
-  if (!loops || step.outs.size() != 1 || (!is_in_place(step) && step.outs[0] < 0) || (loops->is_fused && !has_fused_kernels())) {
+  const Meta* result = result_meta(plan, step);
+  if (!loops || !result || !is_dense(*result) || (loops->is_fused && !has_fused_kernels())) {
     return nullptr;
   }
-  const Index slot = is_in_place(step) ? step.operands[0].index : step.outs[0];
-  if ((is_in_place(step) && step.operands[0].kind != Operand::Kind::slot) || !plan.metas[slot] || !is_dense(*plan.metas[slot])) {
-    return nullptr;
-  }
-  auto prepared = prepare(plan, step, *loops, *plan.metas[slot]);
+  auto prepared = prepare(plan, step, *loops, *result);
   if (!prepared) {
     return nullptr;
   }

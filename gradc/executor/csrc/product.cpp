@@ -71,11 +71,8 @@ bool is_one(const Plan& plan, const Operand& operand) {
 
 // A matrix without dimensions of size 1, whose strides say nothing.
 const Meta* matrix_at(const Plan& plan, const Operand& operand, c10::ScalarType dtype) {
-  if (operand.kind != Operand::Kind::slot || !plan.metas[operand.index]) {
-    return nullptr;
-  }
-  const Meta& meta = *plan.metas[operand.index];
-  return meta.dtype == dtype && meta.sizes.size() == 2 && meta.sizes[0] > 1 && meta.sizes[1] > 1 ? &meta : nullptr;
+  const Meta* meta = meta_at(plan, operand);
+  return meta && meta->dtype == dtype && meta->sizes.size() == 2 && meta->sizes[0] > 1 && meta->sizes[1] > 1 ? meta : nullptr;
 }
 
 bool is_row_major(const Meta& meta) {

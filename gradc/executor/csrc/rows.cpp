@@ -1,5 +1,6 @@
 #include "executor/csrc/rows.h"
 
+#include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
 
@@ -99,10 +100,6 @@ bool adds_as_aten() {
     return at::equal(out, table.index_add(0, numbers, added)) && at::equal(out, table.index_put({numbers}, added, true));
   }();
   return is_same;
-}
-
-const Meta* meta_at(const Plan& plan, const Operand& operand) {
-  return operand.kind == Operand::Kind::slot && plan.metas[operand.index] ? &*plan.metas[operand.index] : nullptr;
 }
 
 bool is_integer(const Plan& plan, const Operand& operand, int64_t value) {

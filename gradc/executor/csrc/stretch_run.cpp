@@ -1,5 +1,6 @@
 // Running a stretch: addresses for its values, then one call after the other.
 #include "csrc/plain.h"
+#include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/pointwise.h"
@@ -100,7 +101,7 @@ void call_with_tensors(const StretchCall& call, Frame& frame, Buffers& buffers) 
 
 void call_direct(const StretchCall& call, Frame& frame, const Buffers& buffers) {
   const Step& step = frame.plan.steps[call.step];
-  std::array<const void*, 3> inputs{};
+  std::array<const void*, most_direct_inputs> inputs{};
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     inputs[i] = at(call.inputs[i], buffers);
   }

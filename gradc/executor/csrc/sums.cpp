@@ -207,7 +207,7 @@ Direct find_column_sum(const Plan& plan, Step& step) {
 Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
   const bool is_full = op == "aten::sum" || op == "aten::mean";
   if ((!is_full && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
-      step.operands[0].kind != Operand::Kind::slot || !plan.metas[step.operands[0].index]) {
+      !meta_at(plan, step.operands[0])) {
     return nullptr;
   }
   return call_directly(step, is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step), {0});

@@ -63,9 +63,8 @@ void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IVa
   node.set_next_edges(std::move(edges));
 }
 
-// Which of what a node saves nobody else can come to, nor to its memory.
-std::vector<bool> find_own(const std::vector<SavedLayout>& sources, const std::vector<c10::IValue>& values) {
-  const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value(); // which are to see all
+// Which of what a node saves nobody else can come to, nor to its memory. Hooks are to see all.
+std::vector<bool> find_own(const std::vector<SavedLayout>& sources, const std::vector<c10::IValue>& values, bool has_hooks) {
   std::vector<bool> is_own(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].entry >= 0) {
@@ -94,7 +93,11 @@ void set_edges_of_values(
 }
 
 void save_tensors(
-    SegmentNode& node, const std::vector<bool>& is_own, const std::vector<c10::IValue>& primals, const std::vector<c10::IValue>& values) {
+    SegmentNode& node,
+    const std::vector<bool>& is_own,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<c10::IValue>& values,
+    bool has_hooks) {
   const auto& sources = node.layout().saved;
   std::vector<SavedVariable> saved(sources.size());
   variable_list kept, own;
@@ -112,7 +115,7 @@ void save_tensors(
       saved[i] = SavedVariable(tensor, !source.is_primal && source.owner == static_cast<int64_t>(node.number()));
     }
   }
-  node.save(std::move(saved), std::move(kept), std::move(own), at::SavedTensorDefaultHooks::get_hooks().has_value());
+  node.save(std::move(saved), std::move(kept), std::move(own), /*is_repacked=*/has_hooks);
 }
 
 } // namespace
@@ -133,13 +136,14 @@ Called call_region(
   Nodes nodes;
   nodes.reserve(region->segments.size());
   const auto symbols = read_symbols(region->symbols, primals);
+  const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
   for (size_t number = 0; number < region->segments.size(); ++number) {
     auto node = c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
     add_edges(*node, nodes, primals);
     node->show_entries(node->layout().num_tangents);
-    const auto is_own = find_own(node->layout().saved, values);
+    const auto is_own = find_own(node->layout().saved, values, has_hooks);
     set_edges_of_values(node, is_own, values);
-    save_tensors(*node, is_own, primals, values);
+    save_tensors(*node, is_own, primals, values, has_hooks);
     nodes.push_back(std::move(node));
   }
   return {std::move(values), std::move(nodes)};

@@ -85,10 +85,14 @@ bool SegmentNode::is_kept(size_t position) const {
   return !kept_.empty() && kept_[position].defined();
 }
 
+bool SegmentNode::is_own(size_t position) const {
+  return !own_.empty() && own_[position].defined();
+}
+
 at::Tensor SegmentNode::unpack(size_t position) {
   const auto& spoilt = layout().saved[position].spoilt;
   TORCH_CHECK(spoilt.empty(), spoilt);
-  if (!own_.empty() && own_[position].defined()) {
+  if (is_own(position)) {
     return own_[position];
   }
   return is_kept(position) ? kept_[position] : saved_[position].unpack(getptr());
@@ -97,7 +101,7 @@ at::Tensor SegmentNode::unpack(size_t position) {
 // A value of the node's own has none while it is saved: it would hold the node that holds it.
 at::Tensor SegmentNode::unpack_with_history(size_t position) {
   at::Tensor tensor = unpack(position);
-  if (own_.empty() || !own_[position].defined()) {
+  if (!is_own(position)) {
     return tensor;
   }
   auto made = torch::autograd::make_variable(tensor, torch::autograd::Edge(getptr(), layout().saved[position].entry));

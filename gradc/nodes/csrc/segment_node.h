@@ -81,6 +81,7 @@ struct SegmentNode : torch::autograd::Node {
       const std::vector<bool>& needed);
   torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
   bool is_kept(size_t position) const;
+  bool is_own(size_t position) const;
   at::Tensor unpack(size_t position);
   at::Tensor unpack_with_history(size_t position);
   void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
