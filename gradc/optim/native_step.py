@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from gradc.errors import ConfigError
 from gradc.journal import count, log
 from gradc.optim import formulas, proof
 from gradc.optim.formulas import Formula, Settings
-from gradc.optim.learned_groups import LearnedGroups, Update
+from gradc.optim.learned_groups import LearnedGroups
 from gradc.optim.rules import RULES, Columns, Rule
 from gradc.optim.zero_grad import zero_grad_unless_replaced
 from gradc.torch_private.modes import is_any_mode_active
@@ -114,9 +114,10 @@ def update_group(
     """
     if columns[0] and isinstance(group := columns[0][0], Group):
         columns[0].clear()
-        update = _update_of(rule, original, settings)
-        if update is not None and update(group.params, group.state, settings):
-            return learned.learn(group, settings, update)
+        step = _step_of_group(rule, original, group, settings)
+        if step is not None and step.step(group.settings, group.state):
+            count("optim", "native steps")
+            return learned.learn(group, settings, step)
         settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
     reason = _unusual_setting(rule, settings) or _unusual_surroundings() or _unusual_tensors(named)
@@ -135,38 +136,14 @@ def update_group(
                 column[places] = made
 
 
-def _update_of(rule: Rule, original: Callable[..., None], settings: Settings) -> Update | None:
-    """How a group with these settings is updated as it lies in its optimizer; None if anything about them is unusual."""
+def _step_of_group(rule: Rule, original: Callable[..., None], group: Group, settings: Settings) -> Any:
+    """The native step of a group as it lies in its optimizer; None if anything about its settings is unusual."""
     if _unusual_setting(rule, settings) or _unusual_surroundings():
         return None
     formula = rule.formula(settings, False)
-    return functools.partial(_is_updated_unread, rule, original, formula, _prepared(formula), _keys_of_state(rule, formula))
-
-
-def _is_updated_unread(
-    rule: Rule,
-    original: Callable[..., None],
-    formula: Formula,
-    update: Any,
-    keys: list[str],
-    params: Any,
-    state: Any,
-    settings: Settings,
-) -> bool:
-    """Update the parameters; False, and nothing has happened, if anything about them is unusual."""
-    gathered = native.extension.gather(params, state, keys)
-    if gathered is None or gathered.why_not(update):
-        return False
-    if dtypes := gathered.dtypes():
-        try:
-            if not _is_proven(rule, original, formula, settings, dtypes):
-                return False
-            numbers = [_numbers(formula, settings, step) for step in gathered.next_counts()]
-        except _NO_NUMBERS:
-            return False
-        gathered.run(update, numbers)
-    count("optim", "native steps")
-    return True
+    numbers = functools.partial(_numbers_if_real, formula, settings)
+    is_proven = functools.partial(_is_proven, rule, original, formula, settings)
+    return native.extension.GroupStep(group.settings, _prepared(formula), _keys_of_state(rule, formula), numbers, is_proven)
 
 
 def _keys_of_state(rule: Rule, formula: Formula) -> list[str]:
@@ -240,6 +217,13 @@ def _numbers(formula: Formula, settings: Settings, key: Any) -> list[float]:
     return [float(number) for number in formula.numbers(settings, key)]  # a power of a negative number is a complex one
 
 
+def _numbers_if_real(formula: Formula, settings: Settings, lr: float, step: float) -> list[float] | None:
+    try:
+        return _numbers(formula, {**settings, "lr": lr}, step)
+    except _NO_NUMBERS:
+        return None
+
+
 def _next_products(settings: Settings, products: list[Any], counts: list[float]) -> list[float]:
     pairs = zip(products, counts, strict=True)
     return [(product * formulas.momentum_of_nadam(settings, step)).item() for product, step in pairs]
@@ -275,8 +259,9 @@ def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula,
     reason = _prepared(formula).why_not(operands)
     if reason:
         return str(reason)
-    is_proven = _is_proven(rule, original, formula, settings, {param.dtype for param in columns["param"]})
-    return "" if is_proven else "other bits than torch's on this machine"
+    dtypes = {param.dtype for param in columns["param"]}
+    are_proven = all(_is_proven(rule, original, formula, settings, dtype) for dtype in dtypes)
+    return "" if are_proven else "other bits than torch's on this machine"
 
 
 def _unusual_scalars(columns: Columns) -> str:
@@ -289,10 +274,8 @@ def _unusual_scalars(columns: Columns) -> str:
     return ""
 
 
-def _is_proven(
-    rule: Rule, original: Callable[..., None], formula: Formula, settings: Settings, dtypes: Iterable[torch.dtype]
-) -> bool:
-    return all(proof.is_proven(rule.columns, original, formula, run, settings, dtype) for dtype in dtypes)
+def _is_proven(rule: Rule, original: Callable[..., None], formula: Formula, settings: Settings, dtype: torch.dtype) -> bool:
+    return proof.is_proven(rule.columns, original, formula, run, settings, dtype)
 
 
 @functools.cache

@@ -127,6 +127,34 @@ def differentiable(optimizer: Any) -> None:
     optimizer.defaults["differentiable"] = True
 
 
+def state_in_another_order(optimizer: Any) -> None:
+    for param in list(optimizer.state)[:2]:
+        optimizer.state[param] = optimizer.state.pop(param)
+
+
+def last_two(optimizer: Any) -> list[dict[str, Any]]:
+    return [optimizer.state[param] for param in optimizer.param_groups[1]["params"]]
+
+
+def ahead(optimizer: Any) -> None:
+    """One parameter has taken more steps than the others."""
+    if "step" in (state := last_two(optimizer)[0]):
+        state["step"] += 3
+
+
+def shared(optimizer: Any) -> None:
+    """Two parameters count their steps in one tensor, which each counts up."""
+    first, second = last_two(optimizer)
+    if "step" in first:
+        second["step"] = first["step"]
+
+
+def state_in_one_tensor(optimizer: Any) -> None:
+    state = last_two(optimizer)[1]
+    tensors = [name for name, value in state.items() if isinstance(value, torch.Tensor) and value.dim() > 0]
+    state.update(dict.fromkeys(tensors, state[tensors[0]]) if tensors else {})
+
+
 CHANGES: dict[str, Change] = {
     "nothing": lambda optimizer: None,
     "learning rate": set_to("lr", 0.01),
@@ -148,6 +176,10 @@ CHANGES: dict[str, Change] = {
     "no learning rate": without_learning_rate,
     "own reading": doubled_gradients,
     "differentiable": differentiable,
+    "state in another order": state_in_another_order,
+    "a count ahead": ahead,
+    "a count of two": shared,
+    "state in one tensor": state_in_one_tensor,
     "a tuple": lambda optimizer: set_to("params", tuple(optimizer.param_groups[1]["params"]))(optimizer),
 }
 OF_ADAM: dict[str, Change] = {
@@ -181,6 +213,28 @@ def test_torchs_code_runs_once(kind: Any) -> None:
     optimizer.param_groups[1]["weight_decay"] = 0.003
     assert is_run_by_torch(optimizer)
     assert not is_run_by_torch(optimizer)
+
+
+@pytest.mark.parametrize("change", [state_in_another_order, ahead])
+def test_what_lies_otherwise_is_read_natively(change: Change) -> None:
+    optimizer = gradc.compile(made(optim.Adam))
+    for number in range(2):
+        step(optimizer, number)
+    change(optimizer)
+    assert not is_run_by_torch(optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_group_that_is_updated_without_the_interpreters_lock(dtype: torch.dtype) -> None:
+    results = []
+    for compile in (lambda optimizer: optimizer, gradc.compile):
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(num, dtype=dtype)) for num in (300_000, 3)]
+        optimizer = compile(optim.Adam(params))
+        for number in range(3):
+            step(optimizer, number)
+        results.append(left(optimizer))
+    assert same_bits(*results)
 
 
 def test_a_list_of_betas_may_change_in_place() -> None:

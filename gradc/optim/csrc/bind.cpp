@@ -1,7 +1,7 @@
 #include "optim/csrc/bind.h"
 
-#include "optim/csrc/gathered.h"
 #include "optim/csrc/gradients.h"
+#include "optim/csrc/group_step.h"
 #include "optim/csrc/update.h"
 
 #include <ATen/record_function.h>
@@ -45,22 +45,23 @@ void bind_optim(py::module_& module) {
              return Operation{op, out, a, b, c, number};
            }),
            py::arg("op"), py::arg("out"), py::arg("a"), py::arg("b") = -1, py::arg("c") = -1, py::arg("number") = -1);
-  py::class_<Update>(module, "Update", "An optimizer's formula, run over each parameter in one pass.")
+  py::class_<Update, std::shared_ptr<Update>>(module, "Update", "An optimizer's formula, run over each parameter in one pass.")
       .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"))
-      .def("why_not", &Update::why_not, py::arg("operands"))
+      .def("why_not", py::overload_cast<const std::vector<TensorColumn>&>(&Update::why_not, py::const_), py::arg("operands"))
       .def(
-          "run", &Update::run, py::arg("operands"), py::arg("numbers"), py::arg("number_of"),
+          "run",
+          py::overload_cast<
+              const std::vector<TensorColumn>&, const std::vector<std::vector<double>>&, const std::vector<size_t>&,
+              const std::vector<at::Tensor>&, const std::vector<double>&>(&Update::run, py::const_),
+          py::arg("operands"), py::arg("numbers"), py::arg("number_of"),
           py::arg("scalars"), py::arg("values"), py::call_guard<py::gil_scoped_release>());
-  py::class_<Gathered>(module, "Gathered", "The tensors of one parameter group that a step works on.")
-      .def("why_not", &Gathered::why_not, py::arg("update"))
-      .def("next_counts", &Gathered::next_counts)
-      .def("run", &Gathered::run, py::arg("update"), py::arg("numbers"), py::call_guard<py::gil_scoped_release>())
-      .def("dtypes", &Gathered::dtypes);
-  module.def(
-      "gather", [](const py::object& params, const py::object& state, const std::vector<std::string>& keys) {
-        return Gathered::make(params.ptr(), state.ptr(), keys);
-      },
-      py::arg("params"), py::arg("state"), py::arg("keys"));
+  py::class_<GroupStep>(module, "GroupStep", "The step of one parameter group, whose settings are known.")
+      .def(
+          py::init<const py::dict&, std::shared_ptr<Update>, const std::vector<std::string>&, py::function, py::function>(),
+          py::arg("group"), py::arg("update"), py::arg("keys"), py::arg("numbers"), py::arg("is_proven"))
+      .def(
+          "step", [](GroupStep& own, const py::object& group, const py::object& state) { return own.step(group.ptr(), state.ptr()); },
+          py::arg("group"), py::arg("state"));
   module.def(
       "clear_gradients", [](const py::object& params) { return clear_gradients(params.ptr()); }, py::arg("params"),
       "Set ``.grad`` to None, one after the other; False at the first tensor that is not as usual.");

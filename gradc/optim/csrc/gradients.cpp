@@ -1,6 +1,6 @@
 #include "optim/csrc/gradients.h"
 
-#include "optim/csrc/gathered.h"
+#include "optim/csrc/group_step.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t block_size = 1024;
 constexpr int64_t grain_size = 32768; // as at::internal::GRAIN_SIZE: below it, one thread
-constexpr size_t max_values = 12;
+constexpr size_t most_values = Update::most_values;
 
 template <class T>
 struct Block {
@@ -112,7 +112,7 @@ void run_op(UpdateOp op, const Block<T>& block) {
   }
 }
 
-using Pointers = std::array<void*, max_values>;
+using Pointers = std::array<void*, most_values>;
 
 // All operations on the elements from `begin` to `end`, block by block.
 template <class T, bool is_fused>
@@ -121,7 +121,7 @@ void update_range(
     const std::vector<double>& numbers, int64_t begin, int64_t end) {
   thread_local std::vector<T> scratch;
   scratch.resize(num_scratch * block_size);
-  std::array<T*, max_values> values{};
+  std::array<T*, most_values> values{};
   for (size_t i = 0; i < num_scratch; ++i) {
     values[num_operands + i] = scratch.data() + i * block_size;
   }
@@ -157,20 +157,12 @@ void bump_version(const at::Tensor& tensor, uint32_t times) {
   }
 }
 
-void write(const at::Tensor& scalar, double value) {
-  if (scalar.scalar_type() == at::kFloat) {
-    *scalar.mutable_data_ptr<float>() = static_cast<float>(value);
-  } else {
-    *scalar.mutable_data_ptr<double>() = value;
-  }
-}
-
 } // namespace
 
 Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations)
     : num_operands_(num_operands), num_scratch_(num_scratch), operations_(std::move(operations)), num_writes_(num_operands) {
   const auto num_values = static_cast<int32_t>(num_operands + num_scratch);
-  if (num_operands < 2 || num_values > static_cast<int32_t>(max_values)) {
+  if (num_operands < 2 || num_values > static_cast<int32_t>(most_values)) {
     throw std::invalid_argument("an Update has from 2 operands on, and at most 12 values");
   }
   for (const auto& operation : operations_) {
@@ -188,27 +180,42 @@ Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> o
   }
 }
 
+Update::Row Update::row(const std::vector<TensorColumn>& operands, size_t number) const {
+  Row row{};
+  for (size_t i = 0; i < num_operands_; ++i) {
+    row[i] = &operands[i].at(number);
+  }
+  return row;
+}
+
 std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
   for (size_t number = 0; number < operands.at(0).size(); ++number) {
-    const auto& parameter = operands[0][number];
-    if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense()) {
-      return "parameter of a kind that only torch's own step takes";
+    if (const char* reason = why_not(row(operands, number)); *reason) {
+      return reason;
     }
-    if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
-      return "parameter that is neither float32 nor float64";
+  }
+  return "";
+}
+
+const char* Update::why_not(const Row& operands) const {
+  const at::Tensor& parameter = *operands[0];
+  if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense()) {
+    return "parameter of a kind that only torch's own step takes";
+  }
+  if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
+    return "parameter that is neither float32 nor float64";
+  }
+  for (size_t i = 1; i < num_operands_; ++i) {
+    const at::Tensor& other = *operands[i];
+    if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
+      return "gradient or state of another kind than its parameter";
     }
-    for (size_t i = 1; i < num_operands_; ++i) {
-      const auto& other = operands[i].at(number);
-      if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
-        return "gradient or state of another kind than its parameter";
-      }
-      if (i > 1 && other.strides() != parameter.strides()) {
-        return "state that is laid out otherwise than its parameter";
-      }
-      for (size_t j = 0; j < i; ++j) {
-        if ((num_writes_[i] || num_writes_[j]) && overlap(other, operands[j][number])) {
-          return "parameter, gradient and state that share memory";
-        }
+    if (i > 1 && other.strides() != parameter.strides()) {
+      return "state that is laid out otherwise than its parameter";
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if ((num_writes_[i] || num_writes_[j]) && overlap(other, *operands[j])) {
+        return "parameter, gradient and state that share memory";
       }
     }
   }
@@ -219,36 +226,44 @@ void Update::run(
     const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
     const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) const {
   for (size_t i = 0; i < scalars.size(); ++i) {
-    write(scalars[i], values.at(i));
-    bump_version(scalars[i], 1);
+    set_scalar(scalars[i], values.at(i));
   }
   for (size_t number = 0; number < operands.at(0).size(); ++number) {
-    const auto& parameter = operands[0][number];
-    at::Tensor grad = operands[1][number];
-    if (grad.strides() != parameter.strides()) {
-      grad = at::empty_like(parameter).copy_(grad);
-    }
-    Pointers pointers{};
-    for (size_t i = 0; i < num_operands_; ++i) {
-      pointers[i] = (i == 1 ? grad : operands[i][number]).data_ptr();
-    }
-    const auto& own = numbers.at(number_of.at(number));
-    const bool is_float = parameter.scalar_type() == at::kFloat;
-    const auto range = is_float ? (is_fused_machine() ? &update_range<float, true> : &update_range<float, false>)
-                                : (is_fused_machine() ? &update_range<double, true> : &update_range<double, false>);
-    at::parallel_for(0, parameter.numel(), grain_size, [&](int64_t begin, int64_t end) {
-      range(operations_, num_operands_, num_scratch_, pointers, own, begin, end);
-    });
-    for (size_t i = 0; i < num_operands_; ++i) {
-      bump_version(operands[i][number], num_writes_[i]);
+    run(row(operands, number), numbers.at(number_of.at(number)));
+  }
+}
+
+void Update::run(const Row& operands, const std::vector<double>& numbers) const {
+  const at::Tensor& parameter = *operands[0];
+  at::Tensor laid_out; // the gradient, as the parameter lies
+  Pointers pointers{};
+  for (size_t i = 0; i < num_operands_; ++i) {
+    if (i == 1 && operands[1]->strides() != parameter.strides()) {
+      laid_out = at::empty_like(parameter).copy_(*operands[1]);
+      pointers[1] = laid_out.data_ptr();
+    } else {
+      pointers[i] = operands[i]->data_ptr();
     }
   }
+  const bool is_float = parameter.scalar_type() == at::kFloat;
+  const auto range = is_float ? (is_fused_machine() ? &update_range<float, true> : &update_range<float, false>)
+                              : (is_fused_machine() ? &update_range<double, true> : &update_range<double, false>);
+  at::parallel_for(0, parameter.numel(), grain_size, [&](int64_t begin, int64_t end) {
+    range(operations_, num_operands_, num_scratch_, pointers, numbers, begin, end);
+  });
+  for (size_t i = 0; i < num_operands_; ++i) {
+    bump_version(*operands[i], num_writes_[i]);
+  }
+}
+
+bool is_scalar(const at::Tensor& scalar) {
+  return is_writable(scalar) && scalar.dim() == 0 && (scalar.scalar_type() == at::kFloat || scalar.scalar_type() == at::kDouble);
 }
 
 std::string why_not_scalars(const std::vector<at::Tensor>& scalars) {
   std::vector<const void*> places;
   for (const auto& scalar : scalars) {
-    if (!is_writable(scalar) || scalar.dim() != 0 || (scalar.scalar_type() != at::kFloat && scalar.scalar_type() != at::kDouble)) {
+    if (!is_scalar(scalar)) {
       return "step count that is no float32 or float64 tensor on the CPU";
     }
     places.push_back(scalar.const_data_ptr());
@@ -264,10 +279,22 @@ std::vector<double> next_counts(const std::vector<at::Tensor>& steps) {
   std::vector<double> counts;
   counts.reserve(steps.size());
   for (const auto& step : steps) {
-    const bool is_float = step.scalar_type() == at::kFloat;
-    counts.push_back(is_float ? *step.const_data_ptr<float>() + 1.0F : *step.const_data_ptr<double>() + 1.0);
+    counts.push_back(next_count(step));
   }
   return counts;
+}
+
+double next_count(const at::Tensor& step) {
+  return step.scalar_type() == at::kFloat ? *step.const_data_ptr<float>() + 1.0F : *step.const_data_ptr<double>() + 1.0;
+}
+
+void set_scalar(const at::Tensor& scalar, double value) {
+  if (scalar.scalar_type() == at::kFloat) {
+    *scalar.mutable_data_ptr<float>() = static_cast<float>(value);
+  } else {
+    *scalar.mutable_data_ptr<double>() = value;
+  }
+  bump_version(scalar, 1);
 }
 
 } // namespace gradc

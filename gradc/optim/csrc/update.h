@@ -12,6 +12,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,11 +39,18 @@ using TensorColumn = std::vector<at::Tensor>;
 
 class Update {
  public:
+  static constexpr size_t most_values = 12;
+  // The operands of one parameter: itself, its gradient, its state. Borrowed.
+  using Row = std::array<const at::Tensor*, most_values>;
+
   // Throws std::invalid_argument for a position out of range, or an operand that is missing.
   Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations);
 
   // Why these tensors cannot be updated here, or "". TensorColumn 0 is the parameter, operand 1 its gradient.
   std::string why_not(const std::vector<TensorColumn>& operands) const;
+
+  // The same for one parameter.
+  const char* why_not(const Row& operands) const;
 
   // Sets `scalars` to `values`, then runs the operations for each parameter i, with numbers[number_of[i]]. `operands` must have
   // passed `why_not`, and `scalars` `why_not_scalars`.
@@ -49,7 +58,16 @@ class Update {
       const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
       const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) const;
 
+  // Runs the operations for one parameter.
+  void run(const Row& operands, const std::vector<double>& numbers) const;
+
+  size_t num_operands() const {
+    return num_operands_;
+  }
+
  private:
+  Row row(const std::vector<TensorColumn>& operands, size_t number) const;
+
   size_t num_operands_, num_scratch_;
   std::vector<Operation> operations_;
   std::vector<uint32_t> num_writes_; // of each operand
@@ -60,5 +78,11 @@ std::vector<double> next_counts(const std::vector<at::Tensor>& steps);
 
 // Why these are no step counts, or other numbers that an optimizer keeps in tensors, that can be set here, or "".
 std::string why_not_scalars(const std::vector<at::Tensor>& scalars);
+
+// The same for one of them, but for the memory that it may share with others.
+bool is_scalar(const at::Tensor& scalar);
+
+double next_count(const at::Tensor& step);
+void set_scalar(const at::Tensor& scalar, double value);
 
 } // namespace gradc
