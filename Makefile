@@ -28,7 +28,7 @@ help:
 	@echo "make matrix  tests, fuzzers, sweeps on torch 2.13, 2.14, 2.15, and on Python 3.12, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
 	@echo "make wheel   a wheel for the torch of the environment, and an sdist, in dist; installed and tried without a compiler (minutes)"
 	@echo "make docs    the pages of docs as a site, in build/site; a link that leads nowhere is an error (seconds; without torch)"
-	@echo "make bench   time whole training steps (half an hour; on an idle machine); THREADS=1"
+	@echo "make bench   time training steps, forward and backward alone and whole ones (hours; on an idle machine); THREADS=1; JAX=--jax"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -120,6 +120,7 @@ tsan: venv
 THREADS ?= 1
 bench: venv
 	$(BIN)/gradc bench --threads $(THREADS)
+	$(BIN)/gradc bench step --threads $(THREADS) --torch --auto $(JAX)
 
 # The libraries stand in a virtual environment of their own, which looks into .venv for the rest: no second torch, no change of the first.
 WORLD := .venv-world

@@ -7,44 +7,23 @@ table: () -> Markdown          description: () -> what the picture shows, in wor
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.report import BACKWARD, COLUMNS, OURS, THEIRS, WHOLE, Row, best, speed
+from benchmarks.results import DOCS, Entries, WholeResult
 from gradc import text_table
 
-DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 PICTURE = DOCS / "headline.png"
 HEADERS = ["", "torch.compile", "gradc"]
-THEIRS, THEIRS_IF_ASKED, OURS = "torch.compile", "torch.compile, autograd ops", "gradc"
-COLOURS = {THEIRS: "#8fa3b8", THEIRS_IF_ASKED: "#cbd5df", OURS: "#c2410c"}
-LABELS = {
-    THEIRS: "torch.compile",
-    THEIRS_IF_ASKED: "torch.compile with trace_autograd_ops; without, it raises",
-    OURS: "gradc, bit for bit eager's",
-}
+LABELS = {THEIRS: "torch.compile, in the best of its settings", OURS: "gradc, bit for bit eager's"}
 PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # under a figure, over the line at 1
-
-Row = list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """What a contender took for a model: a step of eager's, the first call in seconds; or an error."""
-
-    ratio: float
-    first_call: float
-    error: str
-
-
-Timings = dict[str, dict[str, Timed]]  # by model and contender
 
 
 def table() -> str:
-    return text_table.table(HEADERS, [*parity(), *speed(timings())], markdown=True)
+    return text_table.table(HEADERS, [*parity(), *speeds(), first_calls()], markdown=True)
 
 
 def parity() -> Iterator[Row]:
@@ -78,60 +57,59 @@ def cells(name: str) -> list[Row]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
 
 
-def speed(found: Timings) -> Iterator[Row]:
-    for model, timed in found.items():
-        yield [f"step time, eager = 1: {model}", _theirs(timed), _ratio(timed[OURS])]
-    yield ["first call, in seconds", *(_range(found, contender) for contender in (THEIRS, OURS))]
+def speeds() -> Iterator[Row]:
+    for model, entry in whole_steps().items():
+        yield [f"times eager's speed, whole step with Adam: {model}", *(speed(best(entry, column)) for column in LABELS)]
 
 
-def timings() -> Timings:
-    """Those on one thread, as `gradc bench` stores them."""
-    models = json.loads((DOCS / "benchmarks" / "threads-1.json").read_text())
-    names = [field.name for field in dataclasses.fields(Timed)]
-    return {
-        model: {result["contender"]: Timed(*(result[name] for name in names)) for result in entry["results"]}
-        for model, entry in models.items()
-    }
+def whole_steps() -> Entries[WholeResult]:
+    """Those on one thread, as `gradc bench step` stores them."""
+    return WHOLE.stored(DOCS)[1]
 
 
-def _theirs(timed: dict[str, Timed]) -> str:
-    return _ratio(timed[THEIRS]) or f"raises; {_ratio(timed[THEIRS_IF_ASKED])} with `trace_autograd_ops`"
+def first_calls() -> Row:
+    """Of the models' forward and backward, as `gradc bench` stores them."""
+    return ["first call, in seconds", *map(_range, ("torch.compile", "gradc"))]
 
 
-def _ratio(timed: Timed) -> str:
-    return "" if timed.error else f"{timed.ratio:.2f}"
-
-
-def _range(found: Timings, contender: str) -> str:
-    seconds = [timed[contender].first_call for timed in found.values() if not timed[contender].error]
+def _range(contender: str) -> str:
+    found = [entry.find(contender) for entry in BACKWARD.stored(DOCS)[1].values()]
+    seconds = [result.first_call for result in found if result is not None and not result.error]
     return f"{min(seconds):.2f} to {max(seconds):.2f}"
 
 
 def description() -> str:
-    steps = [f"{model}: {THEIRS} {_theirs(timed)}, gradc {_ratio(timed[OURS])}" for model, timed in timings().items()]
-    return f"Time of a training step on one thread, where eager's is 1. {'; '.join(steps)}."
+    steps = [
+        f"{model}: torch.compile {speed(best(entry, THEIRS))}, gradc {speed(best(entry, OURS))}"
+        for model, entry in whole_steps().items()
+    ]
+    return f"How many times faster than eager's a whole training step with Adam is, on one thread. {'; '.join(steps)}."
 
 
 def save_picture(path: Path) -> None:
-    """Two bars for each model. Where torch.compile raises by itself, its bar is that of the setting with which it does not."""
+    """Two bars for each model, up from 1, which is eager, or down from it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 2.9), layout="constrained")
     FigureCanvasAgg(figure)
-    axes, found = figure.subplots(), timings()
-    for place, timed in enumerate(found.values()):
-        theirs = THEIRS_IF_ASKED if timed[THEIRS].error else THEIRS
-        for contender, shift in ((theirs, -0.2), (OURS, 0.2)):
-            ratio = timed[contender].ratio
-            axes.bar(place + shift, ratio, 0.36, color=COLOURS[contender])
-            axes.text(place + shift, ratio + 0.05, f"{ratio:.2f}", ha="center", fontsize=7.5, bbox=PLATE)
+    axes, found = figure.subplots(), whole_steps()
+    for place, entry in enumerate(found.values()):
+        for column, shift in zip(LABELS, (-0.2, 0.2)):
+            result = best(entry, column)
+            if result is None or result.error:
+                continue
+            height = 1 / result.ratio
+            axes.bar(place + shift, height - 1, 0.36, bottom=1, color=COLUMNS[column].colour)
+            axes.text(place + shift, max(height, 1) * 1.05, speed(result), ha="center", fontsize=7.5, bbox=PLATE)
     axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(range(len(found)), found, fontsize=8)
-    axes.set_ylabel("time of a step, eager = 1", fontsize=8)
+    axes.set_ylabel("times eager's speed", fontsize=8)
     axes.tick_params(axis="y", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    bars = [axes.bar(0, 0, color=COLOURS[contender], label=label) for contender, label in LABELS.items()]
+    bars = [axes.bar(0, 0, bottom=1, color=COLUMNS[column].colour, label=label) for column, label in LABELS.items()]
     axes.legend(handles=bars, fontsize=8, frameon=False)
     figure.savefig(path, dpi=130, metadata={"Description": description()})
 

@@ -18,22 +18,16 @@ import torch
 import gradc
 from benchmarks.common import Compile
 from benchmarks.models import MODELS
-from benchmarks.step import Way, leave, training_step
-from benchmarks.steps import matching_models
+from benchmarks.runs import matching_models
+from benchmarks.step import Way, leave, training
 from gradc.bits import same_bits
 
 
 def train(model: str, compile_step: Compile, num_steps: int) -> dict[str, Any]:
     """Take ``num_steps`` steps, from fixed seeds. Returns what there is then, each under its name."""
-    optimizers = list[torch.optim.Optimizer]()
-
-    def keep(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        optimizers.append(optimizer)
-        return optimizer
-
-    step, parameters = training_step(model, Way(leave, compile_optimizer=keep, compile_step=compile_step))
-    losses = [step().detach().clone() for _ in range(num_steps)]
-    return dict(_values(losses, parameters, optimizers[0]))
+    made = training(model, Way(leave, compile_step=compile_step))
+    losses = [made.step().detach().clone() for _ in range(num_steps)]
+    return dict(_values(losses, made.parameters, made.optimizer))
 
 
 def _values(losses: list[Any], parameters: list[Any], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:

@@ -1,20 +1,25 @@
 """Whole training steps with Adam (zero_grad, forward, backward, update) of the models in models.py, beside eager's.
 
-    gradc bench step [--only mlp,gpt] [--torch] [--auto] [--threads N] [--seconds S]
+    gradc bench step [--only mlp,gpt] [--torch] [--auto] [--jax] [--threads N] [--resume] [--seconds S] [--out FOLDER]
 
 What is compiled: the model; the model and the optimizer; the whole step, as one function. ``--torch`` adds torch.compile of the
-model and of the step. ``--auto`` adds ``backend="auto"`` without eager's bits: how long steps take while Inductor compiles
-in the background, then the race. Turns alternate, so the figures that count on a busy machine are ratios: how
-many times faster than eager, the median over rounds. Before, parameters are compared with eager's after some
-steps, bit for bit.
+model, of the model with compiled autograd, and of the step. ``--auto`` adds ``backend="auto"`` without eager's bits: how long
+steps take while Inductor compiles in the background, then the race. ``--jax`` adds JAX's jit of the same step (jax_steps.py).
+Turns alternate, so the figures that count on a busy machine are ratios: how many times faster than eager, the median over
+rounds. Before, parameters are compared with eager's after some steps, bit for bit.
+
+Stores FOLDER/benchmarks/whole-steps-N.json, a model's results in place of its older ones, and writes FOLDER/benchmarks.md and
+its plots from all that is stored. FOLDER is docs: to have a look only, use another.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import copy
 import dataclasses
 import functools
+import importlib.util
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +27,13 @@ from typing import Any
 import torch
 
 import gradc
-from benchmarks.common import CONTENDERS, Compile, Contender, Step, fresh, prepare, race, reported
-from benchmarks.models import MODELS
-from benchmarks.steps import matching_models
+from benchmarks.common import CONTENDERS, Compile, Contender, Step, failure, fresh, prepare, race, warm_up
+from benchmarks.report import WHOLE
+from benchmarks.results import WholeResult
+from benchmarks.runs import add_arguments, run
 from gradc.backends import auto
 from gradc.bits import same_bits
-from gradc.text_table import table
 
-HEADERS = ["model", "compiled", "step ms", "times eager's speed", "bits", "eager parts of a step"]
 NUM_STEPS_COMPARED = 5
 
 
@@ -44,17 +48,41 @@ class Way(Contender):
     compile_optimizer: Compile = leave
     compile_step: Compile = leave
 
+    def training(self, model: str) -> Any:
+        return training(model, self)
 
-_inductor = CONTENDERS["torch.compile"]
+    def check(self, model: str, losses: list[float], eager: list[float]) -> None:
+        """Nothing: the bits of the parameters are told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WayOfJax(Way):
+    """``name`` is one of those that jax_steps.py has for the model. JAX is an extra, so it is imported when it is asked for."""
+
+    name: str = ""
+
+    def training(self, model: str) -> Any:
+        from benchmarks import jax_steps
+
+        return jax_steps.training(model, jax_steps.WAYS[model][self.name])
+
+    def check(self, model: str, losses: list[float], eager: list[float]) -> None:
+        from benchmarks import jax_steps
+
+        jax_steps.check_losses(model, losses, eager)
+
+
 WAYS = {
     "eager": Way(leave),
     "gradc: model": Way(gradc.compile),
     "gradc: model, optimizer": Way(gradc.compile, compile_optimizer=gradc.compile),
     "gradc: step": Way(leave, compile_step=gradc.compile),
 }
+_captured, _traced = CONTENDERS["torch.compile, compiled autograd"], CONTENDERS["torch.compile, autograd ops"]
 WAYS_OF_TORCH = {
-    "torch.compile: model": Way(_inductor.compile),
-    "torch.compile: step": Way(leave, CONTENDERS["torch.compile, autograd ops"].settings, compile_step=_inductor.compile),
+    "torch.compile: model": Way(CONTENDERS["torch.compile"].compile),
+    "torch.compile: model, compiled autograd": Way(_captured.compile, _captured.settings),
+    "torch.compile: step": Way(leave, _traced.settings, compile_step=_traced.compile),
 }
 _auto = functools.partial(gradc.compile, backend="auto", options={"bitwise": False, "compare_with_eager": True})
 WAYS_OF_AUTO = {
@@ -62,6 +90,7 @@ WAYS_OF_AUTO = {
     "gradc: model, optimizer, auto": Way(_auto, compile_optimizer=gradc.compile),
     "gradc: step, auto": Way(leave, compile_step=_auto),
 }
+SECONDS_OF_EAGER = 5.0
 STEPS_TO_SETTLE = 250  # the last Program is tried, and then compiled is against eager
 MOST_SECONDS = 1200.0
 
@@ -80,25 +109,56 @@ def settle(step: Step) -> list[float]:
     return seconds
 
 
-def told(model: str, name: str, seconds: list[float]) -> str:
-    """What steps took while Inductor compiled, and what was chosen."""
-    parts = (0.5, 0.9, 0.99, 1.0)
-    times = sorted(1000 * each for each in seconds)
-    shares = [
-        f"{part:.0%} of them within {times[min(int(part * len(times)), len(times) - 1)]:.3f} ms" for part in parts if times
+def told(model: str, name: str, seconds: list[float], eager: list[float]) -> str:
+    """What steps took while Inductor compiled, beside eager's own while nothing else ran, and what was chosen."""
+    limit = 1.5 * statistics.median(eager)
+    lines = [
+        f"{whose}: {len(own)} steps, median {1e3 * statistics.median(own):.3f} ms, most {1e3 * max(own):.3f} ms, "
+        f"{sum(each > limit for each in own)} over 1.5 of eager's median"
+        for whose, own in (("while Inductor compiled", seconds), ("eager, nothing else running", eager))
+        if own
     ]
-    head = f"{model}, {name}: steps while Inductor compiled: {len(times)}"
-    return "\n".join([", ".join([head, *shares]), *map(str, auto.choices())])
+    return "\n".join([f"{model}, {name}", *lines, *map(str, auto.choices())])
 
 
-def training_step(model: str, way: Way) -> tuple[Step, list[Any]]:
-    """A step of a model with Adam, and the parameters."""
+def times_of(step: Step, seconds: float) -> list[float]:
+    """The seconds of each call, for that long."""
+    times, end = [], time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A step of a model with Adam, and what it changes."""
+
+    step: Step
+    parameters: list[Any]
+    optimizer: torch.optim.Optimizer
+
+    def saved(self) -> tuple[list[Any], dict[str, Any]]:
+        """Copies of the parameters and of the optimizer's state."""
+        return [parameter.detach().clone() for parameter in self.parameters], copy.deepcopy(self.optimizer.state_dict())
+
+    def restore(self, parameters: list[Any], state: dict[str, Any]) -> None:
+        """Go back to what was saved: after ten thousands of steps gradients are no normal numbers, and kernels slower."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, parameters, strict=True):
+                parameter.copy_(value)
+        self.optimizer.load_state_dict(state)
+
+
+def training(model: str, way: Way) -> Training:
+    """A step of a model with Adam, from a fixed seed."""
     torch.manual_seed(0)
-    models, made = fresh("models"), list[Any]()
+    models, made, optimizers = fresh("models"), list[Any](), list[torch.optim.Optimizer]()
 
     def with_adam(parameters: Any, loss: Callable[[], torch.Tensor]) -> Step:
         made.extend(parameters)
         optimizer = way.compile_optimizer(torch.optim.Adam(made))
+        optimizers.append(optimizer)
 
         def step() -> torch.Tensor:
             optimizer.zero_grad()
@@ -110,47 +170,89 @@ def training_step(model: str, way: Way) -> tuple[Step, list[Any]]:
         return way.compile_step(step)
 
     models._step = with_adam  # type: ignore[attr-defined]
-    return models.MODELS[model](way.compile), made
+    return Training(models.MODELS[model](way.compile), made, optimizers[0])
 
 
-def measure(model: str, ways: dict[str, Way], seconds: float) -> list[list[str]]:
+@dataclasses.dataclass(frozen=True)
+class Warm:
+    """A training behind its first steps: what they left, and what they took."""
+
+    training: Any
+    saved: Any
+    losses: list[float]
+    first_step: float
+    fallbacks: dict[str, int]
+
+
+def warmed_up(model: str, name: str, way: Way, eager: Warm | None) -> Warm:
+    auto.forget()
+    own = way.training(model)
+    start = time.perf_counter()
+    losses = [own.step().item()]
+    first_step = time.perf_counter() - start
+    losses += [own.step().item() for _ in range(NUM_STEPS_COMPARED - 1)]
+    saved = own.saved()
+    if eager is not None:
+        way.check(model, losses, eager.losses)
+    if eager is not None and name in WAYS_OF_AUTO:
+        print(told(model, name, settle(own.step), times_of(eager.training.step, SECONDS_OF_EAGER)), flush=True)
+        own.restore(*saved)
+        eager.training.restore(*eager.saved)
+    before = gradc.counters["fallbacks"].copy()
+    own.step()
+    return Warm(own, saved, losses, first_step, dict(gradc.counters["fallbacks"] - before))
+
+
+def measure(model: str, ways: dict[str, Way], seconds: float) -> list[WholeResult]:
     torch._dynamo.reset()
-    steps: dict[str, Step] = {}
-    parameters: dict[str, list[Any]] = {}
-    parts: dict[str, str] = {}
+    warm: dict[str, Warm] = {}
+    found: dict[str, WholeResult] = {}
     for name, way in ways.items():
-        with reported(name) if name != "eager" else contextlib.nullcontext(), way.settings():
-            auto.forget()
-            step, parameters[name] = training_step(model, way)
-            for _ in range(NUM_STEPS_COMPARED):
-                step()
-            if name in WAYS_OF_AUTO:
-                print(told(model, name, settle(step)), flush=True)
-            before = gradc.counters["fallbacks"].copy()
-            step()
-            steps[name], parts[name] = step, ", ".join(gradc.counters["fallbacks"] - before)
-    bits = {name: name not in WAYS_OF_AUTO and same_bits(parameters["eager"], parameters[name]) for name in steps}
-    timings = race(steps, seconds, contenders=ways)
-    return [
-        [model, name, f"{1000 * own.seconds:.3f}", f"{1 / own.ratio:.2f}", "eager's" if bits[name] else "others", parts[name]]
-        for name, own in timings.items()
-    ]
+        try:
+            with way.settings():
+                own = warm[name] = warmed_up(model, name, way, warm.get("eager"))
+        except Exception as error:
+            if name == "eager":
+                raise
+            found[name] = WholeResult(name, error=failure(error))
+            print(f"  {name}: {found[name].error}", flush=True)
+        else:
+            is_eagers = name not in WAYS_OF_AUTO and same_bits(warm["eager"].saved[0], own.saved[0])
+            found[name] = WholeResult(name, first_call=own.first_step, fallbacks=own.fallbacks, is_eagers=is_eagers)
+    for name, timing in race({name: own.training.step for name, own in warm.items()}, seconds, contenders=ways).items():
+        found[name] = dataclasses.replace(found[name], seconds=timing.seconds, ratio=timing.ratio)
+    return list(found.values())
 
 
 def main() -> None:
+    options = parse()
+    prepare(options.threads)
+    warm_up(["gradc", *(name for name in CONTENDERS if options.torch and name.startswith("torch.compile"))])
+    if options.jax:
+        from benchmarks import jax_steps
+
+        jax_steps.prepare(options.threads)
+
+    def ways(model: str) -> dict[str, Way]:
+        # torch.compile first: what it changes in torch's classes has gradc's functions compiled again, and chosen again
+        chosen = WAYS | (WAYS_OF_TORCH if options.torch else {}) | (WAYS_OF_AUTO if options.auto else {})
+        return chosen | ({name: WayOfJax(leave, name=name) for name in jax_steps.WAYS[model]} if options.jax else {})
+
+    run("gradc bench step", WHOLE, options, lambda model: measure(model, ways(model), options.seconds))
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gradc bench step", description="Time whole training steps with Adam.")
-    parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
+    add_arguments(parser)
     parser.add_argument("--torch", action="store_true", help="torch.compile, too: minutes for each model")
     parser.add_argument(
         "--auto", action="store_true", help='backend="auto" without eager\'s bits, too: a minute for each model'
     )
-    parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each model; default: %(default)s")
+    parser.add_argument("--jax", action="store_true", help="JAX's jit of the same step, too: needs JAX")
     options = parser.parse_args()
-    prepare(options.threads)
-    for model in options.only:
-        ways = WAYS | (WAYS_OF_AUTO if options.auto else {}) | (WAYS_OF_TORCH if options.torch else {})
-        print(table(HEADERS, measure(model, ways, options.seconds)) + "\n", flush=True)
+    if options.jax and importlib.util.find_spec("jax") is None:
+        parser.error("--jax: JAX is not installed here. Install it with: pip install jax")
+    return options
 
 
 if __name__ == "__main__":

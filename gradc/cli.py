@@ -184,7 +184,7 @@ def run_env(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    helpers = ("__init__", "common", "endurance", "models")
+    helpers = ("__init__", "common", "endurance", "models", "results", "runs")
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in helpers)
     if not names:
         raise ConfigError(

@@ -151,6 +151,20 @@ def test_bench_merges_what_it_measures(tmp_path):
     assert store.read_text() == before
 
 
+def test_bench_of_whole_steps_stores_what_it_measures(tmp_path):
+    done = bench(tmp_path, "step", "--only", "linear")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (entry,) = json.loads((tmp_path / "benchmarks" / "whole-steps-1.json").read_text()).values()
+    found = {result["contender"]: result for result in entry["results"]}
+    assert list(found) == ["eager", "gradc: model", "gradc: model, optimizer", "gradc: step"]
+    assert all(result["is_eagers"] and result["ratio"] > 0 and not result["fallbacks"] for result in found.values())
+    assert entry["command"].startswith("gradc bench step --only linear") and entry["machine"]
+    report, before = (tmp_path / "benchmarks.md").read_text(), (tmp_path / "benchmarks" / "whole-steps-1.json").read_text()
+    assert "| Linear+Tanh | gradc: step |" in report and (tmp_path / "whole-steps.png").exists()
+    assert bench(tmp_path, "step", "--only", "linear", "--resume").returncode == 0
+    assert (tmp_path / "benchmarks" / "whole-steps-1.json").read_text() == before
+
+
 def test_bench_names_the_models_there_are(tmp_path):
     done = bench(tmp_path, "--only", "elephant")
     assert done.returncode == 2

@@ -143,7 +143,7 @@ def _step_of_group(rule: Rule, original: Callable[..., None], group: Group, sett
     formula = rule.formula(settings, False)
     numbers = functools.partial(_numbers_if_real, formula, settings)
     is_proven = functools.partial(_is_proven, rule, original, formula, settings)
-    return native.extension.GroupStep(group.settings, _prepared(formula), _keys_of_state(rule, formula), numbers, is_proven)
+    return native.extension.GroupStep(group.settings, prepared(formula), _keys_of_state(rule, formula), numbers, is_proven)
 
 
 def _keys_of_state(rule: Rule, formula: Formula) -> list[str]:
@@ -202,7 +202,7 @@ def run(formula: Formula, columns: Columns, settings: Settings) -> None:
         keys, scalars, values = list(zip(counts, products, strict=True)), scalars + columns["mu_product"], counts + products
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
     places = {key: place for place, key in enumerate(numbers)}
-    _prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
+    prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
     columns.update({name: [tensor.data for tensor in columns[name]] for name in formula.made})  # as new, for their versions
 
 
@@ -256,7 +256,7 @@ def _unusual_tensors(named: Columns) -> str:
 def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
     made = _made(formula, columns)
     operands = [(made if name in made else columns)[name] for name in formula.operands]
-    reason = _prepared(formula).why_not(operands)
+    reason = prepared(formula).why_not(operands)
     if reason:
         return str(reason)
     dtypes = {param.dtype for param in columns["param"]}
@@ -279,7 +279,7 @@ def _is_proven(rule: Rule, original: Callable[..., None], formula: Formula, sett
 
 
 @functools.cache
-def _prepared(formula: Formula) -> Any:
+def prepared(formula: Formula) -> Any:
     """The native form of ``formula``."""
     position = {name: number for number, name in enumerate((*formula.operands, *formula.scratch))}
     operations, num_numbers = [], 0

@@ -5,6 +5,7 @@
 #include "csrc/spec.h"
 #include "executor/csrc/iterated.h"
 #include "executor/csrc/kernels.h"
+#include "executor/csrc/limit.h"
 #include "executor/csrc/plan.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -298,6 +299,16 @@ py::list call(const Plan& plan, const py::list& arguments) {
   return results;
 }
 
+std::unique_ptr<Limit> make_limit(const std::shared_ptr<Plan>& plan, const py::list& inputs) {
+  return std::make_unique<Limit>(plan, take_all(inputs));
+}
+
+std::pair<double, double> time_limit(Limit& limit, int64_t repeats) {
+  const py::gil_scoped_release no_gil;
+  const auto [kernels, replay] = limit.time(repeats);
+  return {kernels, replay};
+}
+
 size_t count_typed(const Plan& plan) {
   return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kernel != nullptr; });
 }
@@ -324,6 +335,11 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })
       .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.")
       .def_property_readonly("num_direct", count_direct, "How many of them may go straight to memory.");
+  py::class_<Limit>(module, "Limit", "The kernels of a plan by themselves, to be timed beside its runs.")
+      .def(py::init(&make_limit), py::arg("plan"), py::arg("inputs"))
+      .def_property_readonly("num_direct", &Limit::num_direct, "How many calls are on addresses alone.")
+      .def_property_readonly("num_others", &Limit::num_others, "How many are with tensors. Views are neither.")
+      .def("time", &time_limit, py::arg("repeats"), "The medians of seconds: (the kernels alone, a run of the plan).");
 }
 
 } // namespace gradc

@@ -1,5 +1,6 @@
 #include "executor/csrc/choice.h"
 
+#include "csrc/timing.h"
 #include "executor/csrc/below_autograd.h"
 
 #include <algorithm>
@@ -15,12 +16,6 @@ double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 } // namespace

@@ -218,6 +218,9 @@ struct Frame {
   bool has_full_precision = true; // of float32 products; false where the user allows less
 };
 
+// Takes the inputs over into the slots of a new frame, and finds out whether it is exact.
+void fill(Frame& frame, std::vector<c10::IValue> inputs);
+
 // Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where
 // nothing reads them any more. Returns one value for each output. Throws what an op throws.
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);

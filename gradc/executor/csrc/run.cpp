@@ -191,24 +191,6 @@ Binding bind(const Plan& plan, const Frame& frame) {
   return plan.bindings->find_or_compute(values);
 }
 
-void fill(Frame& frame, std::vector<c10::IValue> inputs) {
-  const Plan& plan = frame.plan;
-  TORCH_CHECK(
-      inputs.size() == plan.inputs.size(), "gradc: ", plan.name, " takes ", plan.inputs.size(), " inputs, got ", inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    frame.slots[plan.inputs[i]] = std::move(inputs[i]);
-  }
-  for (const auto& [slot, tensor] : plan.owned) {
-    frame.slots[slot] = tensor;
-  }
-  frame.bound = bind(plan, frame);
-  frame.is_exact = plan.is_static && match(plan.inputs, frame);
-  frame.has_full_precision = has_full_precision();
-  for (const Index slot : plan.unread) {
-    frame.slots[slot] = {};
-  }
-}
-
 void clear(const std::vector<Index>& slots, Frame& frame) {
   for (const Index slot : slots) {
     frame.slots[slot] = {};
@@ -253,6 +235,24 @@ void run_all(const Plan& plan, Frame& frame) {
 }
 
 } // namespace
+
+void fill(Frame& frame, std::vector<c10::IValue> inputs) {
+  const Plan& plan = frame.plan;
+  TORCH_CHECK(
+      inputs.size() == plan.inputs.size(), "gradc: ", plan.name, " takes ", plan.inputs.size(), " inputs, got ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    frame.slots[plan.inputs[i]] = std::move(inputs[i]);
+  }
+  for (const auto& [slot, tensor] : plan.owned) {
+    frame.slots[slot] = tensor;
+  }
+  frame.bound = bind(plan, frame);
+  frame.is_exact = plan.is_static && match(plan.inputs, frame);
+  frame.has_full_precision = has_full_precision();
+  for (const Index slot : plan.unread) {
+    frame.slots[slot] = {};
+  }
+}
 
 void call_step(const Step& step, Frame& frame, bool unobserved) {
   call(step, frame, unobserved);

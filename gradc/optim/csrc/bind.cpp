@@ -1,5 +1,6 @@
 #include "optim/csrc/bind.h"
 
+#include "csrc/timing.h"
 #include "optim/csrc/gradients.h"
 #include "optim/csrc/group_step.h"
 #include "optim/csrc/update.h"
@@ -20,6 +21,16 @@ bool has_subclass(const std::vector<py::list>& columns) {
   return std::any_of(columns.begin(), columns.end(), [&](const py::list& column) {
     return std::any_of(column.begin(), column.end(), is_of_subclass);
   });
+}
+
+double time_update(
+    const Update& update, const std::vector<TensorColumn>& operands, const std::vector<double>& numbers, int64_t repeats) {
+  const std::vector<size_t> number_of(operands.at(0).size(), 0);
+  std::vector<double> times;
+  for (int64_t i = 0; i < repeats; ++i) {
+    times.push_back(seconds_of([&] { update.run(operands, {numbers}, number_of, {}, {}); }));
+  }
+  return median(std::move(times));
 }
 
 } // namespace
@@ -45,7 +56,8 @@ void bind_optim(py::module_& module) {
              return Operation{op, out, a, b, c, number};
            }),
            py::arg("op"), py::arg("out"), py::arg("a"), py::arg("b") = -1, py::arg("c") = -1, py::arg("number") = -1);
-  py::class_<Update, std::shared_ptr<Update>>(module, "Update", "An optimizer's formula, run over each parameter in one pass.")
+  py::class_<Update, std::shared_ptr<Update>> update(module, "Update", "An optimizer's formula, run over each parameter in one pass.");
+  update
       .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"))
       .def("why_not", py::overload_cast<const std::vector<TensorColumn>&>(&Update::why_not, py::const_), py::arg("operands"))
       .def(
@@ -55,6 +67,9 @@ void bind_optim(py::module_& module) {
               const std::vector<at::Tensor>&, const std::vector<double>&>(&Update::run, py::const_),
           py::arg("operands"), py::arg("numbers"), py::arg("number_of"),
           py::arg("scalars"), py::arg("values"), py::call_guard<py::gil_scoped_release>());
+  update.def(
+      "time", &time_update, py::arg("operands"), py::arg("numbers"), py::arg("repeats"), py::call_guard<py::gil_scoped_release>(),
+      "The median of a run's seconds; it runs so often.");
   py::class_<GroupStep>(module, "GroupStep", "The step of one parameter group, whose settings are known.")
       .def(
           py::init<const py::dict&, std::shared_ptr<Update>, const std::vector<std::string>&, py::function, py::function>(),

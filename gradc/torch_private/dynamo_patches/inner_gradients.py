@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from torch._dynamo import config
+from torch._dynamo.guards import install_guard
 from torch._dynamo.variables import torch as torch_variables
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._guards import Guard
 
+from gradc.torch_private.autograd import is_heard
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.subclasses import with_class_of
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -42,8 +45,10 @@ def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, 
                 return original(self, tx, *args, **kwargs)
             outputs, inputs = given.pop("outputs"), given.pop("inputs")
             switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
-            reason = _unusual_switches(given, switches) or reason_for_eager(
-                _fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads"))
+            reason = (
+                _unusual_switches(given, switches)
+                or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads")))
+                or _hooked(_several(inputs))
             )
             if reason:
                 explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
@@ -69,6 +74,29 @@ def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> st
         return "is_grads_batched"
     frees = switches.get("create_graph") and switches.get("retain_graph", True) is False
     return "create_graph without retain_graph" if frees else ""
+
+
+def _hooked(inputs: Sequence[Any]) -> str:
+    """Why eager has to call what hooks hear: they run in the middle of the function, and may write what it reads, or writes.
+
+    Whether there are any is guarded.
+    """
+    arguments = [each.as_proxy().node.meta.get("grapharg") for each in inputs if isinstance(each, TensorVariable)]
+    are_heard = [_guard_hooks(argument) for argument in arguments if argument is not None]
+    return "hook on what the gradient is for" if any(are_heard) else ""
+
+
+def _guard_hooks(argument: Any) -> bool:
+    """True if something runs when the gradient of this input of the graph is there."""
+    was_heard = is_heard(argument.example)
+
+    def add(builder: Any, guard: Guard) -> None:
+        words = [f"{'a' if was_heard else 'no'} hook on {guard.name}"]
+        manager = builder.get_guard_manager(guard)
+        manager.add_lambda_guard(lambda tensor: is_heard(tensor) == was_heard, words, guard.user_stack)
+
+    install_guard(argument.source.make_guard(add))
+    return was_heard
 
 
 def _fakes(argument: Any) -> list[torch.Tensor]:

@@ -1,0 +1,56 @@
+// The floor of a plan: what its kernels take by themselves, back to back, with nothing between them.
+//
+// For measuring only (`gradc bench limit`). The plan's steps are called once, and what they make is kept. Calls that go straight to
+// memory are then only that: a function and addresses. Others are made as the plan makes them, with their tensors. Views are nothing.
+#pragma once
+
+#include "executor/csrc/plan.h"
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace gradc {
+
+// Medians, in seconds. `replay` is a run of the plan, its results and their end included.
+struct LimitTimes {
+  double kernels = 0;
+  double replay = 0;
+};
+
+class Limit {
+ public:
+  // Throws for inputs that are not laid out as those that the plan was made for.
+  Limit(std::shared_ptr<const Plan> plan, std::vector<c10::IValue> inputs);
+
+  // Runs both `repeats` times, in turn.
+  LimitTimes time(int64_t repeats);
+
+  size_t num_direct() const {
+    return num_direct_;
+  }
+  size_t num_others() const {
+    return calls_.size() - num_direct_;
+  }
+
+ private:
+  struct Call {
+    const Step* step = nullptr;
+    void* out = nullptr; // null for a call with tensors
+    std::array<const void*, 3> inputs{};
+    std::vector<std::pair<Index, c10::IValue>> reads; // of a call with tensors
+  };
+
+  void call(const Step& step);
+  void run_kernels();
+
+  std::shared_ptr<const Plan> plan_;
+  std::vector<c10::IValue> inputs_;
+  Frame frame_;
+  std::vector<c10::IValue> held_; // what addresses point to
+  std::vector<Call> calls_;
+  size_t num_direct_ = 0;
+};
+
+} // namespace gradc
