@@ -27,10 +27,10 @@ from gradc.compiled_autograd.settings import Setting, is_suspended, present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
-from gradc.torch_private.autograd import is_inside_backward
+from gradc.torch_private.autograd import is_backward_torchs, is_inside_backward
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.modes import dispatch_modes
+from gradc.torch_private.modes import dispatch_modes, is_any_mode_active
 from gradc.torch_private.patches import Patch, Replace
 from gradc.torch_private.transforms import without_transforms
 
@@ -166,6 +166,22 @@ def _leaves_graph(tensors: Any, inputs: Any) -> bool:
 
 # ---- the way in
 
+_entries: list[Any] = []
+
+
+def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: Any, inputs: Any) -> bool:
+    """``tensor.backward(...)`` inside compiled code, where that meets compiled segments alone: straight into the engine.
+
+    True if it is done; False, and nothing has happened, for whatever is not as usual: it goes torch's way.
+    """
+    if gradient is not None or retain_graph or create_graph or inputs is not None:
+        return False
+    setting = present()
+    is_captured = not setting.only_between_segments if setting.is_on else is_suspended()  # or counted
+    if is_captured or not is_backward_torchs(_entries) or is_any_mode_active():
+        return False
+    return native.is_built() and native.extension.backward_of_segments(tensor)
+
 
 def _left_out() -> Eagerly:
     if is_suspended():
@@ -187,6 +203,7 @@ def _intercepted(original: Any) -> Any:
         results.note()
         return eager_results
 
+    _entries.append(entry)
     return entry
 
 

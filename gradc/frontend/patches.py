@@ -14,7 +14,7 @@ from typing import Any
 
 from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
-from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.compiled_autograd.entry import INTERCEPT, run_segments
 from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
@@ -100,6 +100,7 @@ def patches() -> Patches:
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.clear_gradients_natively(is_ours, native_zero_grad),
+            dynamo.ask_before_backward(is_ours, run_segments),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_class_attributes(native.same_classes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -110,6 +111,17 @@ def engine_grad(
             roots, tuple(grads), True, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
         )
     return found
+
+
+def is_backward_torchs(entries: Sequence[Any]) -> bool:
+    """True if what follows ``Tensor.backward`` is torch's own code, and then one of ``entries``, its way into the engine.
+
+    False, too, while torch logs the graph.
+    """
+    code = getattr(torch.autograd.backward, "__code__", None)
+    if code is None or code.co_filename != torch.autograd.__file__ or code.co_name != "backward":
+        return False
+    return torch.autograd._engine_run_backward in entries and not torch.autograd.graph.log.isEnabledFor(logging.DEBUG)
 
 
 def is_heard(tensor: torch.Tensor) -> bool:

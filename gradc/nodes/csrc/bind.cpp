@@ -7,6 +7,7 @@
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/hooks.h"
+#include "nodes/csrc/run_segments.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -67,6 +68,10 @@ void bind_nodes(py::module_& module) {
       "consists_of_segments",
       torch::wrap_pybind_function(consists_of_segments_only),
       "(roots) -> whether a backward pass from there meets segments and leaves only");
+  module.def(
+      "backward_of_segments",
+      torch::wrap_pybind_function([](const py::object& root) { return backward_of_segments(root.ptr()); }),
+      "(root) -> whether a backward pass from there was run, since it meets segments and leaves only");
   module.def(
       "is_plain",
       [](const at::Tensor& tensor) { return is_plain(tensor); },

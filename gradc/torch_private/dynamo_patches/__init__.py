@@ -8,6 +8,7 @@ What other backends compile is as without gradc: each replacement asks ``is_ours
 from gradc.torch_private.dynamo_patches.abstract_classes import guard_registered_classes
 from gradc.torch_private.dynamo_patches.attributes import ask_for_attributes_as_python_does
 from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_autocast_blocks_to_python
+from gradc.torch_private.dynamo_patches.backward_calls import ask_before_backward
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
@@ -68,6 +69,7 @@ __all__ = [
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
     "ask_again",
+    "ask_before_backward",
     "ask_for_attributes_as_python_does",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",

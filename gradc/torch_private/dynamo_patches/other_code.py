@@ -2,6 +2,7 @@
 
 begun_with: code, instructions -> the code with them before the first of its own
 cut_to:     code, instructions -> the code with nothing but them
+left_early: code, instructions, jump -> the code, that returns None at once if what these leave on the stack is true
 in_place_of: code, other code, condition -> what Dynamo is told: run the other one wherever the condition holds
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._C._dynamo.eval_frame import set_eval_frame
-from torch._dynamo.bytecode_transformation import transform_code_object
+from torch._dynamo.bytecode_transformation import create_instruction, create_load_const, transform_code_object
 from torch._dynamo.convert_frame import ConvertFrameReturn
 from torch._dynamo.guards import GuardManagerWrapper
 from torch._dynamo.types import GuardedCode, wrap_guarded_code
@@ -29,6 +30,15 @@ def begun_with(code: types.CodeType, begin: Sequence[Any]) -> types.CodeType:
 
 def cut_to(code: types.CodeType, body: Sequence[Any]) -> types.CodeType:
     return _changed(code, body, keeps_rest=False)
+
+
+def left_early(code: types.CodeType, asked: Sequence[Any], jump_if_false: str) -> types.CodeType:
+    def transform(instructions: list[Any], options: dict[str, Any]) -> None:
+        begin = _begin(instructions)
+        jump = create_instruction(jump_if_false, target=instructions[begin])
+        instructions[begin:begin] = [*asked, jump, create_load_const(None), create_instruction("RETURN_VALUE")]
+
+    return transform_code_object(code, transform)[0]
 
 
 def in_place_of(
@@ -58,7 +68,11 @@ def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _changed(code: types.CodeType, added: Sequence[Any], *, keeps_rest: bool) -> types.CodeType:
     def transform(instructions: list[Any], options: dict[str, Any]) -> None:
-        begin = next(place for place, instruction in enumerate(instructions) if instruction.opname == "RESUME") + 1
+        begin = _begin(instructions)
         instructions[begin : begin if keeps_rest else None] = added
 
     return transform_code_object(code, transform)[0]
+
+
+def _begin(instructions: list[Any]) -> int:
+    return next(place for place, instruction in enumerate(instructions) if instruction.opname == "RESUME") + 1

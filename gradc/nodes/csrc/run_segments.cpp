@@ -1,0 +1,49 @@
+#include "nodes/csrc/run_segments.h"
+
+#include "csrc/ambient.h"
+#include "csrc/plain.h"
+#include "nodes/csrc/segment_node.h"
+
+#include <ATen/ops/ones_like.h>
+#include <ATen/record_function.h>
+#include <pybind11/pybind11.h>
+#include <pthread.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <atomic>
+
+namespace gradc {
+namespace {
+
+// torch's Python makes the engine anew in a process that was forked off: that is left to it.
+bool is_forked() {
+  static std::atomic<bool> forked = false;
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  return watched != 0 || forked;
+}
+
+bool is_usual_root(const at::Tensor& root) {
+  return is_plain(root) && root.is_cpu() && root.numel() == 1 && root.is_floating_point() && root.requires_grad() && !root.is_leaf();
+}
+
+} // namespace
+
+bool backward_of_segments(PyObject* root) {
+  if (!THPVariable_CheckExact(root) || !is_usual_root(THPVariable_Unpack(root)) || is_forked()) {
+    return false;
+  }
+  const at::Tensor tensor = THPVariable_Unpack(root);
+  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || at::hasCallbacks() ||
+      !consists_of_segments({tensor})) {
+    return false;
+  }
+  const torch::autograd::edge_list roots = {torch::autograd::impl::gradient_edge(tensor)};
+  const torch::autograd::variable_list ones = {at::ones_like(tensor, {}, at::MemoryFormat::Preserve)};
+  const pybind11::gil_scoped_release no_gil;
+  torch::autograd::Engine::get_default_engine().execute(
+      roots, ones, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  return true;
+}
+
+} // namespace gradc

@@ -1,0 +1,13 @@
+// A backward pass through compiled segments alone, without what torch's Python does before the engine begins.
+#pragma once
+
+struct _object; // PyObject
+
+namespace gradc {
+
+// Runs backward from `root`, as its method `backward()` without arguments does, into the leaves' gradients. False, and nothing has
+// happened, where torch's Python would do anything else: for another kind of root, inside another pass, while something of
+// this thread's wants to see the ops, or where the pass would meet a node that is no segment.
+bool backward_of_segments(_object* root);
+
+} // namespace gradc

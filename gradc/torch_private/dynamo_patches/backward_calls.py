@@ -1,0 +1,52 @@
+"""``loss.backward()`` inside compiled code: gradc is asked before torch's Python; its frame gets other code, torch stays."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, create_load_const
+from torch._dynamo.convert_frame import CatchErrorsWrapper
+
+from gradc.torch_private.dynamo_patches.other_code import in_place_of, left_early
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_BACKWARD = torch.Tensor.backward.__code__
+_ARGUMENTS = ("self", "gradient", "retain_graph", "create_graph", "inputs")
+
+Run = Callable[[Any, Any, Any, Any, Any], bool]
+
+
+def ask_before_backward(is_ours: IsOurs, run: Run) -> Patch:
+    """Where compiled code comes to ``Tensor.backward``, call ``run`` with its arguments; if that is true, all is done."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, frame: Any, *args: Any) -> Any:
+            if frame.f_code is _BACKWARD and is_ours(self):
+                return in_place_of(_BACKWARD, _asking_first(run), "Tensor.backward")
+            return original(self, frame, *args)
+
+        return call
+
+    return Patch(
+        "ask_before_backward",
+        "A backward pass is 10 us of Python before the engine begins, for cases that are not there where all is compiled.",
+        (Replace(CatchErrorsWrapper, "__call__", make),),
+    )
+
+
+@functools.cache
+def _asking_first(run: Run) -> types.CodeType:
+    assert _BACKWARD.co_varnames[: len(_ARGUMENTS)] == _ARGUMENTS
+    jump = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
+    asked = [
+        create_load_const(run, checked=False),
+        *(create_instruction("LOAD_FAST", argval=name) for name in _ARGUMENTS),
+        *create_call_function(len(_ARGUMENTS), push_null=True),
+    ]
+    return left_early(_BACKWARD, asked, jump)

@@ -1,0 +1,200 @@
+"""``loss.backward()`` inside compiled code goes straight into the engine, where it meets compiled segments alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+import gradc
+from gradc import native
+from gradc.bits import same_bits
+
+pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
+
+OPTIONS = {"compare_with_eager": False, "compile_seconds": None}
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    gradc.reset()
+    yield
+    gradc.reset()
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+
+
+def made(backward: Callable[[torch.Tensor], None] = torch.Tensor.backward) -> tuple[nn.Sequential, Callable[..., Any]]:
+    """A network and its step, in eager; ``backward`` is called with the loss."""
+    net = model()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        net.zero_grad()
+        loss = net(x).square().mean()
+        backward(loss)
+        return loss.detach()
+
+    return net, step
+
+
+def plainly(loss: torch.Tensor) -> None:
+    loss.backward()
+
+
+def torchs_calls(run: Callable[[], Any]) -> int:
+    """How often torch's own Python begins a backward pass."""
+    calls = list[str]()
+    code = torch.autograd.backward.__code__ if hasattr(torch.autograd.backward, "__code__") else None
+    sys.setprofile(lambda frame, event, arg: calls.append(event) if event == "call" and frame.f_code is code else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def settled(backward: Callable[[torch.Tensor], None] = plainly) -> tuple[nn.Sequential, Callable[..., Any]]:
+    net, step = made(backward)
+    compiled = gradc.compile(step, options=OPTIONS)
+    for _ in range(3):
+        compiled(torch.ones(2, 3))
+    return net, compiled
+
+
+def check(backward: Callable[[torch.Tensor], None] = plainly) -> None:
+    """Losses and gradients of some steps are eager's, or the error is."""
+    results = []
+    for compile in (lambda step: step, lambda step: gradc.compile(step, options=OPTIONS)):
+        net, step = made(backward)
+        run = compile(step)
+        seen: list[Any] = []
+        for number in range(4):
+            try:
+                seen.append(run(torch.full((2, 3), 0.1 * number)))
+            except RuntimeError as error:
+                seen.append(str(error))
+        results.append([seen, [param.grad for param in net.parameters()]])
+    assert same_bits(*results)
+
+
+def test_straight_into_the_engine() -> None:
+    _, step = settled()
+    assert torchs_calls(lambda: step(torch.ones(2, 3))) == 0
+    check()
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda loss: loss.backward(torch.tensor(2.0)),
+        lambda loss: loss.backward(retain_graph=True),
+        lambda loss: loss.backward(inputs=[loss]) if loss.is_leaf else loss.backward(gradient=None, retain_graph=None),
+        lambda loss: (loss.backward(retain_graph=True), loss.backward()),
+        lambda loss: (loss.backward(), loss.backward()),
+        lambda loss: (loss * torch.ones(2)).backward(),
+        lambda loss: loss.detach().backward(),
+        lambda loss: loss.double().backward(),
+        lambda loss: torch.autograd.backward(loss),
+    ],
+)
+def test_as_in_eager(backward: Callable[[torch.Tensor], None]) -> None:
+    check(backward)
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[None]:
+    log = logging.getLogger("torch.autograd.graph")
+    before = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@pytest.mark.parametrize("surroundings", [logged, torch.autograd.set_detect_anomaly, torch.profiler.profile])
+def test_torchs_way_where_somebody_looks(surroundings: Any) -> None:
+    _, step = settled()
+    with surroundings(True) if surroundings is torch.autograd.set_detect_anomaly else surroundings():
+        assert torchs_calls(lambda: step(torch.ones(2, 3))) == 1
+
+
+def test_a_function_mode_sees_the_call() -> None:
+    seen = list[Any]()
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    _, step = settled()
+    with Watching():
+        step(torch.ones(2, 3))
+    assert torch.Tensor.backward in seen
+
+
+def test_torchs_way_where_somebody_has_put_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, step = settled()
+    own, seen = torch.autograd.backward, list[int]()
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        seen.append(1)
+        own(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", backward)
+    step(torch.ones(2, 3))
+    assert seen == [1] and net[0].weight.grad is not None
+
+
+def test_in_a_hook_of_another_pass() -> None:
+    """A pass inside of a pass is torch's: edges that segments hide have to be back."""
+    net, step = settled()
+    seen = list[Any]()
+    weight = torch.ones(3, requires_grad=True)
+    weight.register_hook(lambda grad: seen.append(torch.enable_grad()(step)(torch.ones(2, 3))))
+    loss = weight.sum()
+    assert torchs_calls(loss.backward) == 2
+    assert len(seen) == 1 and net[0].weight.grad is not None
+
+
+def test_hooks_run() -> None:
+    net, step = settled()
+    seen = list[torch.Tensor]()
+    net[0].weight.register_hook(seen.append)
+    step(torch.ones(2, 3))
+    assert len(seen) == 1 and same_bits(seen[0], net[0].weight.grad)
+
+
+def test_an_error_of_a_hook() -> None:
+    net, step = settled()
+
+    def refuse(grad: torch.Tensor) -> None:
+        raise ValueError("of a hook")
+
+    handle = net[0].weight.register_hook(refuse)
+    with pytest.raises(ValueError, match="of a hook"):
+        step(torch.ones(2, 3))
+    handle.remove()
+    step(torch.ones(2, 3))
+    assert net[0].weight.grad is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_process_that_was_forked_off() -> None:
+    """Its engine is made anew by torch's Python."""
+    _, step = settled()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torchs_calls(lambda: step(torch.ones(2, 3))) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
