@@ -130,6 +130,20 @@ def test_torchs_way_where_somebody_looks(surroundings: Any) -> None:
         assert torchs_calls(lambda: step(torch.ones(2, 3))) == 1
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_beside_another_compiler(is_first: bool) -> None:
+    """Dynamo leaves torch's own functions to Python for good, under every compiler, as soon as one has come to them."""
+    _, others = made(plainly)
+    compiled = torch.compile(others, backend="eager")
+    for _ in range(3 * is_first):
+        compiled(torch.ones(2, 3))
+    _, step = settled()
+    for _ in range(3):
+        compiled(torch.ones(2, 3))
+    assert torchs_calls(lambda: step(torch.ones(2, 3))) == 0
+    assert torchs_calls(lambda: compiled(torch.ones(2, 3))) == 1
+
+
 def test_a_function_mode_sees_the_call() -> None:
     seen = list[Any]()
 

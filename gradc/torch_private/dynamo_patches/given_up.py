@@ -7,22 +7,31 @@ import types
 import weakref
 from typing import Any
 
+import torch
 from torch._dynamo.convert_frame import CatchErrorsWrapper, input_codes
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
+from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of
+from gradc.torch_private.optimizers import HOOKED, NOT_LOOKED_INTO
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _marked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_SHARED = (torch.Tensor.backward.__code__, HOOKED, NOT_LOOKED_INTO)  # that gradc has other code for
 
 
 def note_what_others_give_up(is_ours: IsOurs) -> Patch:
-    """Keep in mind which functions other compilers leave to Python for good, for ``ask_again``."""
+    """Keep in mind which functions other compilers leave to Python for good, for ``ask_again``.
+
+    Not functions of torch's that gradc has other code for: for the other compiler, their own code passes for its work.
+    """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def handle_skip(self: Any, result: Any, frame: Any) -> Any:
             result = original(self, result, frame)
             if result.guarded_code is None and result.apply_to_code and not is_ours(self):
+                if frame.f_code in _SHARED:
+                    return in_place_of(frame.f_code, begun_with(frame.f_code, ()), "what another compiler leaves to Python")
                 _marked.add(frame.f_code)
             return result
 
@@ -47,4 +56,4 @@ def ask_again() -> None:
 @functools.cache
 def _asked_before_gradc() -> list[types.CodeType]:
     """What Dynamo was asked for before the patch was there."""
-    return [code for reference in input_codes.seen if (code := reference()) is not None]
+    return [*_SHARED, *(code for reference in input_codes.seen if (code := reference()) is not None)]
