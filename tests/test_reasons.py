@@ -60,7 +60,7 @@ NOT_FOLLOWED = {
     "traced.failure",
     "what.kind",
     # in C++
-    "_prepared(formula).why_not(operands)",
+    "prepared(formula).why_not(operands)",
     "native.extension.why_not_scalars(scalars)",
     # Dynamo's words, and those of errors in eager's copy
     "kind.strip()",

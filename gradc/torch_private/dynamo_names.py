@@ -19,6 +19,9 @@ IS_BEFORE_2_15 = TORCH < (2, 15)
 # ``x.name``, of every variable: a method of the variable.
 GETATTR = "var_getattr" if IS_BEFORE_2_14 else "tp_getattro_impl"
 
+# What loads an attribute for the bytecode: it called getattr(), and since 2.14 asks, and falls back to Python, by itself.
+LOADS_ATTRIBUTES: tuple[tuple[Any, str], ...] = () if IS_BEFORE_2_14 else ((symbolic_convert, "generic_getattr"),)
+
 # ``repr(x)``, of every variable.
 REPR = "repr_impl" if IS_BEFORE_2_14 else "tp_repr_impl"
 
@@ -36,6 +39,13 @@ ORDERED_DICT: Any = user_defined.OrderedDictVariable if IS_BEFORE_2_14 else geta
 
 # What set and frozenset have in common: frozenset was a kind of set.
 ANY_SET: Any = sets.SetVariable if IS_BEFORE_2_15 else getattr(sets, "BaseSetVariable", None)
+
+# Functions of the user's and methods, those of caches apart: a method was a kind of function.
+FUNCTIONS: tuple[Any, ...] = (functions.UserFunctionVariable,)
+CACHES: tuple[Any, ...] = (functions.WrapperUserFunctionVariable,)
+if not IS_BEFORE_2_15:
+    FUNCTIONS += (functions.UserMethodVariable,)
+    CACHES += (functions.WrapperUserMethodVariable,)
 
 # The methods that change a list.
 LIST_METHODS: Any = lists.CommonListMethodsVariable if IS_BEFORE_2_15 else lists.BaseListVariable

@@ -22,6 +22,7 @@ from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eage
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
+from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.environment import guard_the_environment
 from gradc.torch_private.dynamo_patches.failures import run_eagerly_where_dynamo_fails
@@ -81,6 +82,7 @@ __all__ = [
     "compile_under_our_settings",
     "compile_within_budgets",
     "compiled_as_the_caller",
+    "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
     "guard_module_hooks",
     "guard_order_of_written_dictionaries",

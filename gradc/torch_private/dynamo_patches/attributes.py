@@ -1,20 +1,46 @@
-"""``getattr`` and ``hasattr`` of what Dynamo takes for a constant: partials have attributes, and an end of a graph is one."""
+"""``getattr`` and ``hasattr`` of what Dynamo takes for a constant: functions and partials have attributes, and dictionaries.
+
+Dynamo has no variable for the dictionary of such an object. So what is written into it by a name of its own, as
+``d["v"] = 1`` behind ``d = vars(f)``, is not found as ``f.v``; nor is what is written into ``f.__kwdefaults__`` or a
+partial's ``keywords`` when it is called. Here each of them is met as a name of its dictionary: see ``written_namespaces``.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
+import sys
+import types
+from collections import OrderedDict
 from typing import Any
 
 from torch._dynamo.exc import Unsupported
-from torch._dynamo.variables.builtin import GetAttrBuiltinVariable
-from torch._dynamo.variables.functions import FunctoolsPartialVariable, UserFunctionVariable
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable, GetAttrBuiltinVariable, HasAttrBuiltinVariable
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.functions import FunctoolsPartialVariable, MemberDescriptorVariable, UserFunctionVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
-from gradc.torch_private.dynamo_names import GETATTR
-from gradc.torch_private.dynamo_patches.ends import DICTIONARY_OF_ATTRIBUTES, PREFIX, end_graph
+from gradc.torch_private.dynamo_names import CACHES, FUNCTIONS, GETATTR, LOADS_ATTRIBUTES, ORDERED_DICT
+from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.dynamo_patches.written_namespaces import attributes_of, meet, meet_dictionary
 from gradc.torch_private.patches import Method, Patch, Replace
 
-_OF_PARTIALS = {*vars(functools.partial), *vars(object)}
+_OF_PARTIALS = {*vars(functools.partial), *vars(object)} - {"__dict__"}
+_VALUES = ("vt", "im_func", "wrapper_obj", "fn", "value")  # where a variable keeps what it stands for
+_KEYWORDS = "gradc_keywords"  # of partials, that a graph met: of the variable -> it
+
+
+class _Enum(enum.Enum):
+    MEMBER = 1
+
+
+_OF_MEMBERS = {*vars(_Enum.MEMBER)}
 
 
 class _Ended(Exception):
@@ -26,31 +52,53 @@ class _Ended(Exception):
 
 
 def ask_for_attributes_as_python_does() -> Patch:
-    """End the graph at attributes that a partial was given, and at those of a function whose dictionary is met by itself."""
+    """End the graph at attributes that a partial was given, and where a dictionary of a function or partial is written."""
     return Patch(
         "ask_for_attributes_as_python_does",
         "Dynamo tells the attributes of a new partial, and those that a function had before the graph.",
         (
             Replace(GetAttrBuiltinVariable, "_call_getattr", _make_inner),
             Replace(GetAttrBuiltinVariable, "call_function", _make_outer),
+            *(Replace(module, name, _make_inner) for module, name in LOADS_ATTRIBUTES),
+            *(Replace(InstructionTranslatorBase, "_load_attr", _make_outer) for _ in LOADS_ATTRIBUTES),
+            Replace(BuiltinVariable, "has_constant_handler", _make_constant),
             Replace(FunctoolsPartialVariable, GETATTR, _make_partial),
             Replace(FunctoolsPartialVariable, "call_obj_hasattr", _make_partial),
-            Replace(UserFunctionVariable, GETATTR, _make_function),
+            *(Replace(kind, GETATTR, _make_asked) for kind in FUNCTIONS),
+            Replace(BuiltinVariable, "call_vars", _make_vars),
+            Replace(HasAttrBuiltinVariable, "call_function", _make_hasattr),
+            *(Replace(kind, "call_obj_hasattr", _make_wrapper) for kind in CACHES),
+            Replace(UserFunctionVariable, "bind_args", _make_call),
+            Replace(VariableBuilder, "_wrap", _make_wrap),
+            Replace(MemberDescriptorVariable, "tp_descr_get_impl", _make_slot),
+            Replace(ConstDictVariable, "reconstruct", _make_reconstruct),
         ),
     )
 
 
 def _make_inner(original: Method) -> Method:
     @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(self, *args, **kwargs)
+            tx, item, name = _asked(*args)
+            _ask(tx, item, name)
+            result = original(*args, **kwargs)
+            if name == "keywords" and isinstance(item, FunctoolsPartialVariable) and is_compiling_for_gradc():
+                vars(tx.output).setdefault(_KEYWORDS, {})[id(result)] = result
+            return result
         except Unsupported as end:
-            if (end.gb_type or "").startswith(PREFIX):
+            if _is_ours(end):
                 raise _Ended(end) from None
             raise
 
     return call
+
+
+def _asked(first: Any, second: Any, third: Any, *_: Any) -> tuple[Any, Any, str]:
+    """Who asks whom for what: of ``(tx, item, name)``, and of ``(self, tx, [item, name])``."""
+    if isinstance(third, str):
+        return first, second, third
+    return second, third[0].realize(), third[1].as_python_constant() if third[1].is_python_constant() else ""
 
 
 def _make_outer(original: Method) -> Method:
@@ -64,6 +112,20 @@ def _make_outer(original: Method) -> Method:
     return call
 
 
+def _make_constant(original: Method) -> Method:
+    """Asked where a function of constants could not be traced, as ``d |= {...}`` of a dictionary of constants."""
+
+    @functools.wraps(original)
+    def has_constant_handler(*args: Any, **kwargs: Any) -> bool:
+        return not _is_ours(sys.exc_info()[1]) and original(*args, **kwargs)
+
+    return has_constant_handler
+
+
+def _is_ours(error: BaseException | None) -> bool:
+    return isinstance(error, Unsupported) and (error.gb_type or "").startswith(PREFIX)
+
+
 def _make_partial(original: Method) -> Method:
     @functools.wraps(original)
     def ask(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -74,11 +136,114 @@ def _make_partial(original: Method) -> Method:
     return ask
 
 
-def _make_function(original: Method) -> Method:
+def _make_asked(original: Method) -> Method:
     @functools.wraps(original)
     def ask(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling_for_gradc() and id(getattr(self.fn, "__dict__", None)) in tx.output.side_effects.id_to_variable:
-            end_graph(DICTIONARY_OF_ATTRIBUTES, "It is met as a dictionary, too.", name)
+        _ask(tx, self, name)
         return original(self, tx, name, *args, **kwargs)
 
     return ask
+
+
+def _make_vars(original: Method) -> Method:
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            _ask(tx, args[0].realize(), "__dict__")
+        return original(self, tx, *args, **kwargs)
+
+    return call
+
+
+def _make_hasattr(original: Method) -> Method:
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if len(args) == 2 and args[1].is_python_constant():
+            _ask(tx, args[0].realize(), args[1].as_python_constant())
+        return original(self, tx, args, kwargs)
+
+    return call
+
+
+def _make_wrapper(original: Method) -> Method:
+    """Dynamo asks the function inside, as that in a ``functools.lru_cache``."""
+
+    @functools.wraps(original)
+    def ask(self: Any, tx: Any, name: str) -> Any:
+        if not self.source or not is_compiling_for_gradc():
+            return original(self, tx, name)
+        install_guard(self.source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
+        return ConstantVariable.create(hasattr(_value_of(self), name))
+
+    return ask
+
+
+def _make_call(original: Method) -> Method:
+    @functools.wraps(original)
+    def bind(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling_for_gradc() and (defaults := getattr(self.fn, "__kwdefaults__", None)):
+            meet(tx.output.side_effects, self, self.fn, defaults)
+        return original(self, tx, *args, **kwargs)
+
+    return bind
+
+
+def _make_wrap(original: Method) -> Method:
+    @functools.wraps(original)
+    def wrap(self: Any, value: Any) -> Any:
+        variable = original(self, value)
+        if isinstance(variable, FunctoolsPartialVariable) and is_compiling_for_gradc():
+            meet(self.tx.output.side_effects, variable, value, value.keywords)
+        return variable
+
+    return wrap
+
+
+def _make_reconstruct(original: Method) -> Method:
+    @functools.wraps(original)
+    def reconstruct(self: Any, codegen: Any) -> None:
+        if is_compiling_for_gradc() and id(self) in vars(codegen.tx.output).get(_KEYWORDS, ()):
+            end_graph("keywords of a partial", "Behind a graph Dynamo has a copy of them, of a partial that is made within.")
+        original(self, codegen)
+
+    return reconstruct
+
+
+def _make_slot(original: Method) -> Method:
+    """``C.slot.__get__(obj)`` is ``obj.slot``."""
+
+    @functools.wraps(original)
+    def get(self: Any, tx: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        effects, name, obj = tx.output.side_effects, self.descriptor.__name__, obj.realize()
+        if is_compiling_for_gradc() and effects.has_pending_mutation_of_attr(obj, name):
+            return effects.load_attr(obj, name)
+        return original(self, tx, obj, *args, **kwargs)
+
+    return get
+
+
+def _value_of(item: Any) -> Any:
+    kept = vars(item)
+    value = next((kept[kind] for kind in _VALUES if kind in kept), None)
+    return _value_of(value) if isinstance(value, VariableTracker) else value
+
+
+def _ask(tx: Any, item: Any, name: str) -> None:
+    """An attribute of ``item`` is asked for: of what is no object to Dynamo, since those it tracks, the dictionary is met."""
+    if not is_compiling_for_gradc():
+        return
+    value = _value_of(item)
+    if isinstance(value, enum.Enum) and not item.source and name not in _OF_MEMBERS and not hasattr(type(value), name):
+        end_graph("attribute of a member of an enum", "Of one that was looked up, Dynamo takes it for a constant.", name)
+    if isinstance(item, FunctoolsPartialVariable) and item.source and name == "__dict__":
+        end_graph("attribute of a partial", "Dynamo knows those alone that every partial has.", name)
+    if type(value) is types.FunctionType and isinstance(item, TorchInGraphFunctionVariable) and not name.startswith("__"):
+        end_graph("attribute of a function of torch", "Dynamo takes it for a constant.", name)
+    is_ordered = value is None and isinstance(item, ORDERED_DICT)  # since torch 2.14; before, it was an object
+    if is_ordered and item.source and (name == "__dict__" or not hasattr(OrderedDict, name)):
+        end_graph("attribute of an OrderedDict", "Dynamo has a variable for its items alone.", name)
+    value = value.__func__ if type(value) is types.MethodType else value
+    if (dictionary := attributes_of(value)) is not None:
+        meet(tx.output.side_effects, item, value, dictionary)
+        if name == "__dict__":
+            meet_dictionary(tx.output.side_effects, item, dictionary)

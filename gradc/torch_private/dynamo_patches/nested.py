@@ -12,11 +12,11 @@ from typing import Any
 
 from torch._dynamo.eval_frame import _TorchDynamoContext
 from torch._dynamo.source import AttrSource
-from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.misc import DelayGraphBreakVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from gradc.torch_private.dynamo import backend_of, is_compiled
+from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -70,7 +70,7 @@ def keep_what_gradc_compiled(is_ours: IsOurs) -> Patch:
         "A compiled function inside another's graph gets the gradients of the backend outside, not those that gradc promised.",
         (
             Replace(_TorchDynamoContext, "__call__", make_context),
-            Replace(UserFunctionVariable, "call_function", make_inline),
+            *(Replace(kind, "call_function", make_inline) for kind in FUNCTIONS),
             Replace(UserDefinedObjectVariable, "resolve_type_attr", make_method),
         ),
     )

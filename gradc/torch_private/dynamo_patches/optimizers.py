@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import torch
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
-from torch._dynamo.variables.functions import UserFunctionVariable
 
+from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -64,7 +64,7 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
     return Patch(
         "run_optimizers_eagerly",
         "Under Dynamo torch's optimizers take other branches, which round otherwise: they ask torch.compiler.is_compiling().",
-        (Replace(UserFunctionVariable, "call_function", make_inline), Replace(ConvertFrame, "__call__", make_convert)),
+        (*(Replace(kind, "call_function", make_inline) for kind in FUNCTIONS), Replace(ConvertFrame, "__call__", make_convert)),
     )
 
 

@@ -12,11 +12,11 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import DunderDictVariable, MappingProxyVariable
-from torch._dynamo.variables.functions import UserFunctionVariable, WrapperUserFunctionVariable
+from torch._dynamo.variables.functions import WrapperUserFunctionVariable
 from torch._dynamo.variables.misc import WeakRefVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
-from gradc.torch_private.dynamo_names import ORDERED_DICT
+from gradc.torch_private.dynamo_names import FUNCTIONS, ORDERED_DICT
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -98,7 +98,7 @@ def keep_effects_of_python(is_ours: IsOurs) -> Patch:
             Replace(MappingProxyVariable, "call_method", make_proxy),
             Replace(WrapperUserFunctionVariable, "call_function", make_cached),
             Replace(ORDERED_DICT, "call_method", make_moved),
-            Replace(UserFunctionVariable, "call_obj_hasattr", make_hasattr),
+            *(Replace(kind, "call_obj_hasattr", make_hasattr) for kind in FUNCTIONS),
             Replace(UserDefinedClassVariable, "call_function", make_reference),
             Replace(DunderDictVariable, "__init__", make_dict),
         ),

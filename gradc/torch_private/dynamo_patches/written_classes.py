@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import Any
 
@@ -26,7 +27,8 @@ def write_into_classes_eagerly() -> Patch:
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
-            if isinstance(item, _SHARED) and item.source and is_compiling_for_gradc():
+            is_shared = isinstance(item, _SHARED) or isinstance(vars(item).get("value"), enum.Enum)
+            if is_shared and item.source and is_compiling_for_gradc():
                 why = "Instances, subclasses and other names of it would still have what was there before."
                 end_graph("attribute of a class or function", why, name)
             original(self, item, name, *args, **kwargs)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.variables.misc import NewGlobalVariable, PythonModuleVariable
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import SideEffectsProxyDict
+from torch._dynamo.variables.hashable import HashableTracker
+from torch._dynamo.variables.misc import DeletedVariable, NewGlobalVariable, PythonModuleVariable
+from torch._dynamo.variables.nn_module import UnspecializedNNModuleVariable
 
 from gradc.torch_private.dynamo_patches.ends import DICTIONARY_OF_ATTRIBUTES, end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
@@ -30,7 +35,9 @@ class _Namespaces:
     def __init__(self) -> None:
         self.dictionaries: dict[int, tuple[Any, dict[Any, Any]]] = {}  # of the variable -> it, and what it stands for
         self.of_owner: dict[int, tuple[Any, dict[Any, Any]]] = {}  # of the variable -> it, and its dictionary
-        self.owners: dict[int, dict[int, Any]] = {}  # of the dictionary -> of the object -> its variable
+        # of the dictionary -> of the object -> its variable, and the dictionary
+        self.owners: dict[int, dict[int, tuple[Any, dict[Any, Any]]]] = {}
+        self.asked_for: dict[int, dict[Any, Any]] = {}  # of the dictionary, which an owner was asked for -> it
 
 
 def write_into_namespaces_by_one_name() -> Patch:
@@ -40,9 +47,11 @@ def write_into_namespaces_by_one_name() -> Patch:
         "What is written as an attribute, Dynamo does not find in the dictionary that holds it; nor the other way round.",
         (
             Replace(SideEffects, "store_attr", _make_store),
+            Replace(SideEffects, "store_instance_dict_attr", _make_set_again),
             Replace(SideEffects, "mutation", _make_mutation),
             Replace(SideEffects, "track_mutable", _make_track_dictionary),
             Replace(SideEffects, "track_object_existing", _make_track_owner),
+            Replace(SideEffectsProxyDict, "__iter__", _make_iterate),
         ),
     )
 
@@ -56,17 +65,65 @@ def namespace_of(item: Any, output: Any) -> dict[str, Any] | None:
     return _of(output).of_owner.get(id(item), (None, None))[1]
 
 
+def attributes_of(value: Any) -> dict[str, Any] | None:
+    """The dictionary that the attributes of ``value`` stand in, if Python lets write into it."""
+    try:
+        dictionary = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return dictionary if isinstance(dictionary, dict) else None
+
+
+def meet(effects: Any, variable: Any, owner: Any, dictionary: dict[Any, Any]) -> None:
+    """Note that a graph reads ``dictionary`` by ``variable``, which stands for its ``owner``: behind it a write ends the graph.
+
+    End it here if the dictionary was written already, by itself or by another owner.
+    """
+    met, known = _of(effects.output_graph_weakref()), effects.id_to_variable.get(id(dictionary))
+    owners = met.owners.setdefault(id(dictionary), {})
+    is_written = any(effects.store_attr_mutations.get(one) for key, (one, _) in owners.items() if key != id(owner))
+    if is_written or (known is not None and effects.is_modified(known)):
+        _end_graph(str(variable.source))
+    owners.setdefault(id(owner), (variable, dictionary))
+
+
+def meet_dictionary(effects: Any, item: Any, dictionary: dict[Any, Any]) -> None:
+    """Note that ``item`` was asked for its ``dictionary``; end the graph if there is a variable of it: they would be two."""
+    if id(dictionary) in effects.id_to_variable:
+        _end_graph(str(item.source))
+    _of(effects.output_graph_weakref()).asked_for[id(dictionary)] = dictionary
+
+
 def _make_store(original: Method) -> Method:
     @functools.wraps(original)
-    def store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
+    def store_attr(self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if is_compiling_for_gradc():
             output = self.output_graph_weakref()
             dictionary = namespace_of(item, output)
-            if id(dictionary) in self.id_to_variable or len(_of(output).owners.get(id(dictionary), ())) > 1:
+            is_replaced = name == "__dict__" and (item.source or value.source)
+            is_lost = isinstance(item, UnspecializedNNModuleVariable) and isinstance(value, DeletedVariable)
+            is_met_twice = id(dictionary) in self.id_to_variable or len(_of(output).owners.get(id(dictionary), ())) > 1
+            if is_replaced or is_lost or is_met_twice or _is_set_again(self, item, name, value):
                 _end_graph(name)
-        original(self, item, name, *args, **kwargs)
+        original(self, item, name, value, *args, **kwargs)
 
     return store_attr
+
+
+def _make_set_again(original: Method) -> Method:
+    @functools.wraps(original)
+    def store(self: Any, item: Any, name: str, value: Any) -> None:
+        if is_compiling_for_gradc() and _is_set_again(self, item, name, value):
+            _end_graph(name)
+        original(self, item, name, value)
+
+    return store
+
+
+def _is_set_again(effects: Any, item: Any, name: str, value: Any) -> bool:
+    """One that was deleted stands behind all others then; Dynamo would write it behind the graph, where it stood."""
+    is_deleted = isinstance(effects.store_attr_mutations.get(item, {}).get(name), DeletedVariable)
+    return bool(item.source) and is_deleted and not isinstance(value, DeletedVariable)
 
 
 def _make_mutation(original: Method) -> Method:
@@ -85,10 +142,11 @@ def _make_track_dictionary(original: Method) -> Method:
     @functools.wraps(original)
     def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         if type(item) is dict and is_compiling_for_gradc():
-            output = self.output_graph_weakref()
-            if any(namespace_of(other, output) is item for other, written in self.store_attr_mutations.items() if written):
+            _end_if_written(self, item, variable)
+            met = _of(self.output_graph_weakref())
+            if id(item) in met.asked_for:
                 _end_graph(str(variable.source))
-            _of(output).dictionaries[id(variable)] = variable, item
+            met.dictionaries[id(variable)] = variable, item
         return original(self, item, variable, *args, **kwargs)
 
     return track
@@ -99,29 +157,40 @@ def _make_track_owner(original: Method) -> Method:
     def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         if type(item) in weakref.ProxyTypes and is_compiling_for_gradc():
             end_graph("weakref.proxy", "It is another name of the object.")
-        if is_compiling_for_gradc() and (dictionary := _dictionary_of(item)) is not None:
-            met, known = _of(self.output_graph_weakref()), self.id_to_variable.get(id(dictionary))
-            owners = met.owners.setdefault(id(dictionary), {})
-            is_written = any(self.store_attr_mutations.get(one) for key, one in owners.items() if key != id(item))
-            if is_written or (known is not None and self.is_modified(known)):
-                _end_graph(str(variable.source))
-            owners[id(item)] = variable
-            met.of_owner[id(variable)] = variable, dictionary
+        if is_compiling_for_gradc() and (dictionary := attributes_of(item)) is not None:
+            if isinstance(item, dict):
+                _end_if_written(self, item, variable)
+            meet(self, variable, item, dictionary)
+            _of(self.output_graph_weakref()).of_owner[id(variable)] = variable, dictionary
         return original(self, item, variable, *args, **kwargs)
 
     return track
 
 
+def _make_iterate(original: Method) -> Method:
+    """What an object was given in a graph comes behind what it had."""
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Iterator[Any]:
+        if not is_compiling_for_gradc():
+            return original(self)
+        written = self.side_effects_table()
+        names = [*self.item_dict, *(name for name in written if name not in self.item_dict)]
+        kept = (name for name in names if not isinstance(written.get(name), DeletedVariable))
+        return (HashableTracker(ConstantVariable.create(name)) for name in kept)
+
+    return iterate
+
+
+def _end_if_written(effects: Any, item: Any, variable: Any) -> None:
+    """End the graph if an attribute was written that stands in the dictionary ``item``, which is met now."""
+    output = effects.output_graph_weakref()
+    if any(namespace_of(other, output) is item for other, written in effects.store_attr_mutations.items() if written):
+        _end_graph(str(variable.source))
+
+
 def _of(output: Any) -> _Namespaces:
     return vars(output).setdefault(_NAMESPACES, _Namespaces())
-
-
-def _dictionary_of(value: Any) -> dict[str, Any] | None:
-    try:
-        dictionary = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return dictionary if type(dictionary) is dict else None
 
 
 def _is_of_a_module(dictionary: dict[Any, Any]) -> bool:

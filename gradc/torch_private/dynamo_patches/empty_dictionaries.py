@@ -1,0 +1,32 @@
+"""Attributes of a dictionary of the user's class: while it is empty, Dynamo's guard on the order of keys leaves them out."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch._dynamo.guards import GuardBuilder
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+
+def guard_attributes_of_empty_dictionaries() -> Patch:
+    """An empty dictionary has no order of keys: of one with attributes the length is guarded, and they are, as any object's."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def requires_order(self: Any, source: Any) -> bool:
+            return original(self, source) and not (is_compiling_for_gradc() and _is_empty(self.get(source)))
+
+        return requires_order
+
+    return Patch(
+        "guard_attributes_of_empty_dictionaries",
+        "Dynamo's guard on the order of keys is done when there are none, and looks at no attribute.",
+        (Replace(GuardBuilder, "requires_key_order_guarding", make),),
+    )
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict) and type(value) is not dict and not dict.__len__(value)
