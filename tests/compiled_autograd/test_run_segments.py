@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -212,3 +213,26 @@ def test_a_process_that_was_forked_off() -> None:
     if child == 0:
         os._exit(0 if torchs_calls(lambda: step(torch.ones(2, 3))) == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+FORKED_FIRST = """
+import os, sys, torch, gradc
+weight = torch.ones(3, requires_grad=True)
+def step():
+    weight.sin().sum().backward()
+compiled = gradc.compile(step, options={"compare_with_eager": False, "compile_seconds": None})
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+compiled(), compiled()
+calls, code = [], torch.autograd.backward.__code__
+sys.setprofile(lambda frame, event, arg: calls.append(event) if event == "call" and frame.f_code is code else None)
+compiled()
+sys.setprofile(None)
+os._exit(0 if len(calls) == 1 else 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_process_that_was_forked_off_before_the_first_pass() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKED_FIRST]).returncode == 0

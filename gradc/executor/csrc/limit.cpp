@@ -5,8 +5,6 @@
 #include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <utility>
 
 namespace gradc {
@@ -14,7 +12,6 @@ namespace gradc {
 Limit::Limit(std::shared_ptr<const Plan> plan, std::vector<c10::IValue> inputs)
     : plan_(std::move(plan)), inputs_(std::move(inputs)), frame_(*plan_) {
   const BelowAutograd below;
-  const at::AutoGradMode grad_mode(true);
   const NoAutocast autocast = no_autocast();
   fill(frame_, inputs_);
   TORCH_CHECK(frame_.is_exact && !plan_->is_dispatched, "gradc: a limit is that of a plan on inputs laid out as captured");
@@ -59,7 +56,6 @@ LimitTimes Limit::time(int64_t repeats) {
 
 void Limit::run_kernels() {
   const BelowAutograd below;
-  const at::AutoGradMode grad_mode(true);
   const NoAutocast autocast = no_autocast();
   for (const Call& call : calls_) {
     if (call.out) {

@@ -16,11 +16,12 @@
 namespace gradc {
 namespace {
 
-// torch's Python makes the engine anew in a process that was forked off: that is left to it.
+// torch's Python makes the engine anew in a process that was forked off: that is left to it. Forks are watched from the start.
+std::atomic<bool> forked = false;
+const bool is_watched_for_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; }) == 0;
+
 bool is_forked() {
-  static std::atomic<bool> forked = false;
-  static const int watched = pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  return watched != 0 || forked;
+  return forked || !is_watched_for_forks;
 }
 
 bool is_usual_root(const at::Tensor& root) {
