@@ -64,6 +64,11 @@ def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
     return extension.SameClasses(look) if is_built() else None
 
 
+def callback_to(wrapped: Any, backend: Any) -> Any:
+    """A callback of Dynamo's from which its backend is found in one step; the callback itself without the extension."""
+    return extension.callback_to(wrapped, backend) if is_built() else wrapped
+
+
 def current_autograd_node(in_torch: Callable[[], Any]) -> Any:
     """The node that torch's engine runs in this thread, or that a captured pass runs in its place; None outside of a pass."""
     return extension.current_autograd_node() if is_built() else in_torch()

@@ -122,6 +122,7 @@ class _Contestant:
         self._where = next((call.where for call in program.instructions if call.where), "")
         self._compile_seconds: float | None = None
 
+    @torch.compiler.disable  # of these three, called in the midst of a step, Dynamo would look at each function: 10 ms
     def ask(self, choice: Any, inputs: list[Any]) -> None:
         """Have it compiled for these inputs. Called by a run, so nothing is done here that takes time."""
         if not all(map(_is_ordinary, inputs)):
@@ -147,6 +148,7 @@ class _Contestant:
         _tell_others()
         choice.offer(candidate, self._choose, self._failed)
 
+    @torch.compiler.disable
     def _choose(self, replay: float, inductor: float) -> bool:
         is_faster = replay > _MARGIN * inductor
         self._note(Way.INDUCTOR if is_faster else Way.REPLAY, replay, inductor)
@@ -154,6 +156,7 @@ class _Contestant:
         _tell_others()
         return is_faster
 
+    @torch.compiler.disable
     def _failed(self, what: str) -> None:
         count(_GROUP, "programs whose code raised")
         self._note(Way.REPLAY, why=f"its code raised: {what.strip().splitlines()[0] if what.strip() else ''}")

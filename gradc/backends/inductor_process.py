@@ -14,6 +14,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import pathlib
 import selectors
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from gradc.backends.inductor_worker import Answer, Job, Refused, receive, send
 MOST_WAITING = 64
 _MOST_SECONDS = 600.0  # for one Program
 _IDLE_SECONDS = 20.0
+_LOW = 10  # priority: a tenth of what the training gets, where there is one core for both
 _COMMAND = "from gradc.backends.inductor_worker import main; main()"
 
 
@@ -124,6 +126,7 @@ class Compiler:
                     env=_environment(),
                     start_new_session=True,  # Ctrl-C is not for it; and its compilers end with it
                 )
+                _give_way(self._process.pid)
             return self._process
 
     def _given_up(self, kind: str) -> Answer:
@@ -136,6 +139,13 @@ class Compiler:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _give_way(process: int) -> None:
+    """Lower the priority of what has just been started. Where Linux groups processes by session, it counts within one alone."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, _LOW)
+        pathlib.Path(f"/proc/{process}/autogroup").write_text(str(_LOW))
 
 
 def _is_readable(stream: Any, seconds: float) -> bool:

@@ -1,8 +1,8 @@
 """The process that compiles in the background: Programs come by its standard input one by one, and answers go by its output.
 
-    python -c "from gradc.backends.inductor_worker import main; main()"         inductor_process.py starts it, and ends it
+    main() -> None          inductor_process.py starts it, at a low priority, and ends it
 
-It has a low priority, ends when the process that started it does, however that was, and prints nothing.
+It ends when the process that started it does, however that was, and prints nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gradc.errors import UnsupportedError
 from gradc.executor.candidates import CandidateSpec, Input
 
 _LENGTH = struct.Struct("!Q")
-_LOW = 10  # a tenth of what the training gets, where there is one core for both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,6 @@ def _read(stream: IO[bytes], size: int) -> bytes:
 
 def main() -> None:
     """Answer until the input ends."""
-    os.nice(_LOW)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     silent = os.open(os.devnull, os.O_RDWR)

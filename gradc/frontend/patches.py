@@ -100,6 +100,7 @@ def patches() -> Patches:
             dynamo.trace_inner_gradients(is_ours, reason_for_eager),
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
+            dynamo.find_backends_at_once(is_ours, native.callback_to),
             dynamo.clear_gradients_natively(is_ours, native_zero_grad),
             dynamo.ask_before_backward(is_ours, run_segments),
             dynamo.unpack_whole_tensors(is_ours),

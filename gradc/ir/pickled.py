@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import time
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ import torch
 from gradc.ir.program import Program
 
 _OVERLOAD = type(torch.ops.aten.mm.default)
+_SLICE, _PAUSE = 1e-4, 1e-3  # seconds: of work, and for other threads, which Python would let wait for 5 ms
 
 
 def pickled(program: Program) -> bytes:
-    """See the module's docstring.
+    """See the module's docstring. Of threads that run meanwhile, none waits for long: this takes some ms for hundreds of calls.
 
     Raises:
         pickle.PicklingError, TypeError, AttributeError: for what only this process has: an object of C++ among the arguments.
@@ -40,7 +42,12 @@ def unpickled(data: bytes) -> Program:
 class _Pickler(pickle.Pickler):
     """Ops go by their names: torch's objects for them cannot be pickled."""
 
+    _since = 0.0
+
     def reducer_override(self, value: Any) -> Any:
+        if time.perf_counter() - self._since > _SLICE:
+            time.sleep(_PAUSE)
+            self._since = time.perf_counter()
         if isinstance(value, _OVERLOAD):
             namespace, name = value._schema.name.split("::")
             return _op, (namespace, name, value._schema.overload_name or "default")

@@ -3,10 +3,12 @@
 import copy
 import pickle
 import threading
+import time
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.convert_frame import CatchErrorsWrapper
 
 import gradc
 from gradc import native
@@ -16,9 +18,10 @@ from gradc.backends.inductor_worker import Answer, Refused
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
 from gradc.executor.candidates import CandidateSpec, input_of
-from gradc.ir.pickled import unpickled
+from gradc.ir.pickled import pickled, unpickled
 from gradc.journal import counters, listening
 from gradc.options import CompileOptions
+from tests.ir.build import recorded
 
 FASTEST = {"backend": "auto", "options": {"bitwise": False}}
 needs_extension = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -274,3 +277,33 @@ def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
     auto._tell_others()
     compiled(torch.ones(2))
     assert (contest.is_eager, contest.num_rest) == (False, 0)
+
+
+@needs_extension
+def test_what_sends_a_program_away_is_nothing_for_dynamo_to_look_at(asked, monkeypatch):
+    """It is called in the midst of a step: to ask Dynamo for each of its functions took 10 ms."""
+    looked_at, call = [], CatchErrorsWrapper.__call__
+    model = gradc.compile(Net(), **FASTEST)
+    for _ in range(auto.NUM_CALLS - 2):
+        seen(model, model, torch.randn(6, 4))
+
+    def noted(self, frame, *others):
+        looked_at.append(frame.f_code)
+        return call(self, frame, *others)
+
+    monkeypatch.setattr(CatchErrorsWrapper, "__call__", noted)
+    for _ in range(4):
+        seen(model, model, torch.randn(6, 4))
+    assert len(asked.jobs) == 2
+    assert not [code.co_qualname for code in looked_at if "gradc/backends" in code.co_filename]
+
+
+def test_a_program_is_sent_in_slices_between_which_other_threads_run(monkeypatch):
+    """It took 7 ms for the 384 calls of an MLP, and a step of 1 ms waited for all of them."""
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    values = [torch.randn(3)]
+    program = recorded(lambda x: [x := x.sin() + 1 for _ in range(200)][-1], *values)
+    start = time.perf_counter()
+    pickled(program)
+    assert len(pauses) > (time.perf_counter() - start) / 1e-3

@@ -1,6 +1,7 @@
 """The process that compiles in the background, and others in its place: whatever it does, the training goes on."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -130,3 +131,12 @@ print(inductor_process._compiler._process.pid)
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+def test_the_process_gives_way_to_the_training_also_where_priorities_count_within_a_session(compiler, command):
+    """Linux groups processes by session (autogroup): inside of its own one, a low priority alone gives way to nobody."""
+    command(ECHO)
+    answer_of(compiler)
+    assert os.getpriority(os.PRIO_PROCESS, compiler._process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+    group = pathlib.Path(f"/proc/{compiler._process.pid}/autogroup")
+    assert not group.exists() or group.read_text().split()[-2:] == ["nice", "10"]

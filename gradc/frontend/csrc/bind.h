@@ -1,10 +1,11 @@
-// Registers what Dynamo's guards call with Python.
+// Registers with Python what Dynamo and its guards call.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
 
 namespace gradc {
 
+void bind_callbacks(pybind11::module_& module);
 void bind_class_guards(pybind11::module_& module);
 void bind_guards(pybind11::module_& module);
 

@@ -12,6 +12,7 @@ from gradc.torch_private.dynamo_patches.backward_calls import ask_before_backwar
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
+from gradc.torch_private.dynamo_patches.callbacks import find_backends_at_once
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
 from gradc.torch_private.dynamo_patches.changing_floats import take_changing_floats
 from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python, take_changing_integers
@@ -82,6 +83,7 @@ __all__ = [
     "compile_under_our_settings",
     "compile_within_budgets",
     "compiled_as_the_caller",
+    "find_backends_at_once",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
     "guard_module_hooks",
