@@ -15,6 +15,23 @@ def chain(x, w):
     return (inner * inner.exp()).sigmoid() @ w
 
 
+def gates(x, w):
+    """As in an LSTM cell: parts of one memory, written in place, each saved by two nodes."""
+    one, other, third = (x @ w.repeat(1, 3)).unsafe_chunk(3, 1)
+    one, other = one.sigmoid_(), other.tanh_()
+    return (one * other + third.sin()) @ w
+
+
+def rows(x, w):
+    inner = (x @ w).tanh()
+    return inner[0].exp() * inner[1].sin() * inner[2:].exp()
+
+
+def rows_and_part(x, w):
+    inner = (x @ w).tanh()
+    return inner[0], inner[1].sin() * inner[2].exp()
+
+
 def chain_and_part(x, w):
     inner = (x @ w).tanh()
     return inner[0], inner.sin() @ w
@@ -25,35 +42,41 @@ def inputs():
     return torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
 
 
-def both(function):
+def both(function, chain):
     eager = function(chain, *inputs())
     compiled = gradc.compile(chain)
     for _ in range(3):
         assert all(same_bits(a, b) for a, b in zip(function(compiled, *inputs()), eager, strict=True))
 
 
-def test_second_and_third_order():
+each_chain = pytest.mark.parametrize("chain", [chain, gates, rows])
+
+
+@each_chain
+def test_second_and_third_order(chain):
     def gradients(chain, x, w):
         first = torch.autograd.grad(chain(x, w).square().sum(), (x, w), create_graph=True)
         second = torch.autograd.grad(sum(each.square().sum() for each in first), (x, w), create_graph=True)
         third = torch.autograd.grad(sum(each.sum() for each in second), (x, w))
         return [*first, *second, *third]
 
-    both(gradients)
+    both(gradients, chain)
 
 
-def test_a_kept_graph_runs_again_and_then_with_create_graph():
+@each_chain
+def test_a_kept_graph_runs_again_and_then_with_create_graph(chain):
     def gradients(chain, x, w):
         y = chain(x, w).sum()
         made = [torch.autograd.grad(y, (x, w), retain_graph=True) for _ in range(2)]
         higher = torch.autograd.grad(y, (x, w), create_graph=True)
         return [*made[0], *made[1], *higher, *torch.autograd.grad(sum(each.sum() for each in higher), (x, w))]
 
-    both(gradients)
+    both(gradients, chain)
 
 
+@each_chain
 @pytest.mark.parametrize("create_graph", [False, True])
-def test_a_freed_graph_says_so(create_graph):
+def test_a_freed_graph_says_so(chain, create_graph):
     x, w = inputs()
     compiled = gradc.compile(chain)
     for _ in range(3):
@@ -63,9 +86,10 @@ def test_a_freed_graph_says_so(create_graph):
             torch.autograd.grad(y, x, create_graph=create_graph)
 
 
-def test_a_value_of_which_a_view_goes_out_is_watched():
+@pytest.mark.parametrize("chain", [chain_and_part, rows_and_part])
+def test_a_value_of_which_a_view_goes_out_is_watched(chain):
     x, w = inputs()
-    compiled = gradc.compile(chain_and_part)
+    compiled = gradc.compile(chain)
     for _ in range(3):
         part, rest = compiled(x, w)
         with torch.no_grad():
@@ -74,8 +98,9 @@ def test_a_value_of_which_a_view_goes_out_is_watched():
             rest.sum().backward()
 
 
+@each_chain
 @pytest.mark.parametrize("backward", ["none", "plain", "kept", "create_graph"])
-def test_nothing_holds_itself(backward):
+def test_nothing_holds_itself(chain, backward):
     compiled = gradc.compile(chain)
     gc.disable()
     try:
@@ -90,6 +115,20 @@ def test_nothing_holds_itself(backward):
             assert saved() is None
     finally:
         gc.enable()
+
+
+@each_chain
+def test_saved_tensors_hooks_see_as_many_as_in_eager(chain):
+    def seen(call):
+        packed = []
+        pack, unpack = (lambda tensor: packed.append(tensor.shape) or tensor), (lambda tensor: tensor)
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            call(*inputs()).sum().backward()
+        return packed
+
+    compiled = gradc.compile(chain)
+    compiled(*inputs())
+    assert seen(compiled) == seen(chain)
 
 
 def test_new_gradients_are_as_eagers():
