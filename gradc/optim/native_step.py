@@ -163,7 +163,7 @@ def _by_torch(
 def _parts(rule: Rule, settings: Settings, named: Columns) -> tuple[list[tuple[slice, bool]], str]:
     """Where in the columns parameters of the same case stand, in their order; or why that cannot be told."""
     places = range(len(named["param"]))
-    if rule.case is None:
+    if rule.case is None or not places:
         return [(slice(None), False)], ""
     try:
         grouped = itertools.groupby(places, functools.partial(rule.case, settings, named))

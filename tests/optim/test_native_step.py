@@ -358,6 +358,15 @@ def test_some_parameters_have_no_gradient_yet():
         assert check(make, between=thaw)["native steps"] >= 6
 
 
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_step_without_any_gradient_is_counted(name):
+    """Of optimizers that have parameters of two kinds, as RAdam's, nothing was."""
+    optimizer = getattr(optim, name)([torch.ones(2, requires_grad=True)])
+    before = gradc.counters["optim"]["native steps"]
+    gradc.compile(optimizer).step()
+    assert gradc.counters["optim"]["native steps"] == before + 1
+
+
 @pytest.mark.parametrize("call", [formulas.Call("mul", "param", ("param",), lambda s, step: 0.3 * s["lr"])])
 def test_a_formula_with_other_bits_is_not_used(call, monkeypatch):
     """The proof sees a wrong formula, and the step is then torch's own."""

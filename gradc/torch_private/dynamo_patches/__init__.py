@@ -32,6 +32,7 @@ from gradc.torch_private.dynamo_patches.generators import leave_generators_to_py
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.global_tensors import see_global_tensors
 from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
+from gradc.torch_private.dynamo_patches.grouped_tensors import group_tensors_in_eagers_order
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
@@ -84,6 +85,7 @@ __all__ = [
     "compile_within_budgets",
     "compiled_as_the_caller",
     "find_backends_at_once",
+    "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
     "guard_module_hooks",
