@@ -49,6 +49,10 @@ from gradc.torch_private.transforms import is_in_transform
 _aten = torch.ops.aten
 _LEAF = "torch::autograd::AccumulateGrad"  # of which eager does not tell
 _BY_AUTOCAST = "autocast"  # the origin of a cast that autocast makes
+_OLD_DTYPES = (
+    *(torch.float16, torch.float32, torch.float64),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: [{} {}]{} is at version "
     "{}; expected version {} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
@@ -416,8 +420,16 @@ def _marked(saved: Saved) -> Saved:
         raise UnsupportedError("saved tensor modified in place inside the region", "sizes that change stand in the error")
     node, number = saved.edge or (None, 0)
     made_by = f", which is output {number} of {_operation_of(node)}," if node is not None and node.name() != _LEAF else ""
-    spoilt = _MODIFIED.format(saved.fake.type(), list(saved.fake.shape), made_by, saved.fake._version, saved.version)
+    spoilt = _MODIFIED.format(_type_of(saved.fake), list(saved.fake.shape), made_by, saved.fake._version, saved.version)
     return dataclasses.replace(saved, edge=None, spoilt=spoilt)
+
+
+def _type_of(tensor: torch.Tensor) -> str:
+    """Its name in errors of eager's: ``torch.FloatTensor``, but ``CPUBFloat16Type`` for what came after the first dtypes."""
+    name = tensor.type()
+    if tensor.dtype in _OLD_DTYPES:
+        return name
+    return f"{tensor.device.type.upper()}{name.rpartition('.')[2].removesuffix('Tensor')}Type"
 
 
 def _operation_of(node: Node) -> str:

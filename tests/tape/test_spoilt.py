@@ -43,6 +43,27 @@ def test_words_of_the_error(make):
     check(step, leaf(4), compare_messages=True)
 
 
+DTYPES = [torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_words_of_the_error_about_a_tensor_of_another_dtype(dtype):
+    """Eager's words are ``torch.HalfTensor``, and ``CPUBFloat16Type``."""
+
+    def step(compile, x):
+        @compile
+        def square(x):
+            y = x.exp()
+            z = y * y
+            with torch.no_grad():
+                y.mul_(2)
+            return z
+
+        square(x.to(dtype)).abs().sum().backward()
+
+    assert check(step, leaf(4), compare_messages=True).eager.error is not None
+
+
 def test_words_of_the_error_about_a_leaf():
     def step(compile, x):
         @compile
