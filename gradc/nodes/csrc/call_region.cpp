@@ -63,42 +63,29 @@ void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IVa
   node.set_next_edges(std::move(edges));
 }
 
-const c10::StorageImpl* storage_of(const at::Tensor* tensor) {
-  return tensor->storage().unsafeGetStorageImpl();
-}
-
-bool is_before(const at::Tensor* one, const at::Tensor* other) {
-  return std::pair(storage_of(one), one) < std::pair(storage_of(other), other);
-}
-
-bool has_lower_storage(const at::Tensor* one, const at::Tensor* other) {
-  return storage_of(one) < storage_of(other);
-}
-
 // Which of what a node saves nobody else can come to, nor to its memory: all that hold that are saved here, too, such as the parts
 // of a split. Hooks are to see all.
 std::vector<bool> find_own(const std::vector<SavedLayout>& sources, const std::vector<c10::IValue>& values, bool has_hooks) {
   std::vector<bool> is_own(sources.size());
-  std::vector<std::pair<size_t, const at::Tensor*>> sharing; // with the number of the source
+  using Holder = std::pair<const c10::StorageImpl*, const at::Tensor*>;
+  std::vector<std::pair<size_t, Holder>> sharing; // with the number of the source
+  std::vector<Holder> holders; // each once, whatever number of sources it has
   for (size_t i = 0; i < sources.size() && !has_hooks; ++i) {
     if (sources[i].entry >= 0) {
       const at::Tensor& tensor = values[sources[i].position].toTensor();
       is_own[i] = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
       if (tensor.use_count() == 1 && !is_own[i]) {
-        sharing.emplace_back(i, &tensor);
+        holders.emplace_back(tensor.storage().unsafeGetStorageImpl(), &tensor);
+        sharing.emplace_back(i, holders.back());
       }
     }
   }
-  std::vector<const at::Tensor*> holders; // each once, whatever number of sources it has
-  holders.reserve(sharing.size());
-  for (const auto& [i, tensor] : sharing) {
-    holders.push_back(tensor);
-  }
-  std::sort(holders.begin(), holders.end(), is_before);
+  std::sort(holders.begin(), holders.end());
   holders.erase(std::unique(holders.begin(), holders.end()), holders.end());
-  for (const auto& [i, tensor] : sharing) {
-    const auto [first, last] = std::equal_range(holders.begin(), holders.end(), tensor, has_lower_storage);
-    is_own[i] = static_cast<size_t>(last - first) == tensor->storage().use_count();
+  const auto has_lower_storage = [](const Holder& one, const Holder& other) { return one.first < other.first; };
+  for (const auto& [i, holder] : sharing) {
+    const auto [first, last] = std::equal_range(holders.begin(), holders.end(), holder, has_lower_storage);
+    is_own[i] = static_cast<size_t>(last - first) == holder.second->storage().use_count();
   }
   return is_own;
 }
