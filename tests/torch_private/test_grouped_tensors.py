@@ -24,11 +24,13 @@ def test_groups_come_in_eagers_order(dtypes):
     assert gradc.compile(grouped)(tensors) == grouped(tensors)
 
 
-def test_no_tensors_are_no_groups():
+def test_no_tensors_raise():
     def num_groups(x):
         return x.sin(), len(_group_tensors_by_device_and_dtype([[]]))
 
-    assert gradc.compile(num_groups)(torch.ones(2))[1] == 0
+    for compiled in (num_groups, gradc.compile(num_groups)):
+        with pytest.raises(RuntimeError, match="nested_tensorlist"):
+            compiled(torch.ones(2))
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
