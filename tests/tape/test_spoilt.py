@@ -27,6 +27,21 @@ def test_backward_raises_where_eager_does(retain_graph):
     assert report.eager.error is not None and "modified by an inplace operation" in str(report.compiled.error)
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_that_do_not_need_it(create_graph):
+    """Under create_graph it was asked for its history, and there is none."""
+
+    def step(compile, x, scale):
+        @compile
+        def model(x):
+            return x.tanh().relu_() * scale
+
+        return torch.autograd.grad(model(x).square().sum(), scale, create_graph=create_graph)
+
+    report = check(step, leaf(4), leaf(1), allow_fallback=True)
+    assert report.eager.error is None
+
+
 def changing_what_was_saved(make, dtype=torch.float32):
     def step(compile, x):
         @compile

@@ -25,8 +25,11 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   variable_list saved;
   saved.reserve(saved_.size());
   for (size_t position = 0; position < saved_.size(); ++position) {
-    // A spoilt one is none of what is kept; Python raises if a node that runs would read it.
-    saved.push_back(layout().saved[position].spoilt.empty() ? unpack_with_history(position) : at::Tensor());
+    if (!layout().saved[position].spoilt.empty()) {
+      saved.emplace_back(); // none of what is kept; Python raises if a node that runs would read it
+      continue;
+    }
+    saved.push_back(unpack_with_history(position));
     if (auto* owner = dynamic_cast<SegmentNode*>(saved.back().grad_fn().get()); owner && at::GradMode::is_enabled()) {
       owner->show_entries(owner->layout().entries.size());
     }

@@ -21,6 +21,7 @@ from gradc.torch_private.dynamo_patches.class_attributes import guard_class_attr
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
+from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_does
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
@@ -36,6 +37,7 @@ from gradc.torch_private.dynamo_patches.grouped_tensors import group_tensors_in_
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
+from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
@@ -55,6 +57,7 @@ from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
 from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
+from gradc.torch_private.dynamo_patches.sums import add_up_as_python_does
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
@@ -69,6 +72,7 @@ from gradc.torch_private.dynamo_patches.written_namespaces import write_into_nam
 __all__ = [
     "NATIVE_STEP",
     "ZERO_GRAD_FIRST",
+    "add_up_as_python_does",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
     "ask_again",
@@ -84,7 +88,9 @@ __all__ = [
     "compile_under_our_settings",
     "compile_within_budgets",
     "compiled_as_the_caller",
+    "copy_objects_as_python_does",
     "find_backends_at_once",
+    "give_no_notimplemented",
     "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",

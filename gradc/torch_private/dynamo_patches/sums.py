@@ -1,0 +1,70 @@
+"""``sum``, which is no chain of ``+``: Python refuses strings and, from 3.12 on, corrects what floats lose by rounding."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.functions import PolyfilledFunctionVariable
+from torch._dynamo.variables.lists import ListVariable, TupleVariable
+
+from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+CORRECTS_ROUNDING = sys.version_info >= (3, 12)
+_NUMBERS = {bool, int, float, complex}
+
+
+def add_up_as_python_does(is_ours: IsOurs) -> Patch:
+    """Numbers at the front go through Python's ``sum``, where they are constants; where they change, the graph ends."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if self.fn is not builtins.sum or not args or not is_ours(tx.output.compiler_fn):
+                return original(self, tx, args, kwargs)
+            start = args[1] if len(args) > 1 else kwargs.get("start")
+            if start is not None and issubclass(start.python_type(), (str, bytes, bytearray)):
+                end_graph("sum of strings", "Python raises.")
+            if not CORRECTS_ROUNDING or all(each.is_python_constant() for each in (*args, *kwargs.values())):
+                return original(self, tx, args, kwargs)
+            kinds = _kinds_of(args[0]) if start is None else set()
+            if kinds and kinds <= {int, bool}:
+                return original(self, tx, args, kwargs)
+            if kinds and kinds <= _NUMBERS:
+                end_graph("sum of floats that change", "Python corrects what was rounded off.")
+            return tx.inline_user_function_return(VariableTracker.build(tx, _sum), list(args), dict(kwargs))
+
+        return call
+
+    return Patch(
+        "add_up_as_python_does",
+        "Dynamo has sum as a chain of +: of floats it rounds otherwise than Python from 3.12 on, and it takes strings.",
+        (Replace(PolyfilledFunctionVariable, "call_function", make),),
+    )
+
+
+def _kinds_of(numbers: VariableTracker) -> set[type]:
+    """The types of the items of a list or tuple; none, if it is another iterable."""
+    return (
+        {item.realize().python_type() for item in numbers.items}
+        if isinstance(numbers, (ListVariable, TupleVariable))
+        else set()
+    )
+
+
+def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
+    """What Dynamo traces in place of ``sum``: numbers, up to the first item that is none, are a list that Python adds up."""
+    if type(start) not in (bool, int, float, complex):
+        return functools.reduce(operator.add, iterable, start)
+    iterator, numbers = iter(iterable), [start]
+    for item in iterator:
+        if type(item) not in (bool, int, float, complex):
+            return functools.reduce(operator.add, iterator, builtins.sum(numbers) + item)
+        numbers.append(item)
+    return builtins.sum(numbers)
