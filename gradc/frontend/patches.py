@@ -64,6 +64,7 @@ def patches() -> Patches:
             dynamo.keep_the_order_of_sets(is_ours),
             dynamo.make_objects_as_python_does(is_ours),
             dynamo.copy_objects_as_python_does(is_ours),
+            dynamo.give_what_generators_return(is_ours),
             dynamo.add_up_as_python_does(is_ours),
             dynamo.give_no_notimplemented(is_ours),
             dynamo.keep_views_in_graphs(is_ours),

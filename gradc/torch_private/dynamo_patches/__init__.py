@@ -22,6 +22,7 @@ from gradc.torch_private.dynamo_patches.compiled_modules import look_through_com
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
 from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_does
+from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
@@ -91,6 +92,7 @@ __all__ = [
     "copy_objects_as_python_does",
     "find_backends_at_once",
     "give_no_notimplemented",
+    "give_what_generators_return",
     "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",

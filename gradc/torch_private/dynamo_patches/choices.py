@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable, DictKeysVariable, MappingProxyVariable
-from torch._dynamo.variables.user_defined import UserDefinedDictVariable, UserDefinedObjectVariable, UserDefinedSetVariable
+from torch._dynamo.variables.user_defined import (
+    FrozenDataClassVariable,
+    UserDefinedDictVariable,
+    UserDefinedObjectVariable,
+    UserDefinedSetVariable,
+)
 
 from gradc.torch_private.dynamo_names import ANY_SET, CONTAINS, CONTAINS_ASKERS, KEYS_ARE_EQUAL
 from gradc.torch_private.dynamo_patches.ends import end_graph
@@ -52,13 +58,23 @@ def let_python_choose(is_ours: IsOurs) -> Patch:
 
         return is_equal
 
+    def make_hash(original: Method) -> Method:
+        @functools.wraps(original)
+        def hash_of(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn) and not _is_hash_of_all_fields(self.python_type()):
+                end_graph("hash of a dataclass", "Its class says which fields count, or how it is calculated.")
+            return original(self, tx)
+
+        return hash_of
+
     return Patch(
         "let_python_choose",
-        "For max and min of tensors Dynamo takes torch's, which differ in ties and NaN; it finds objects by their identity.",
+        "For max and min of tensors Dynamo takes torch's: other ties and NaN. Objects it finds by identity, or all fields.",
         (
             Replace(BuiltinVariable, "_call_min_max_binary", make_extremum),
             *(Replace(asker, CONTAINS, make_contains) for asker in CONTAINS_ASKERS),
             Replace(*KEYS_ARE_EQUAL, make_equal),
+            Replace(FrozenDataClassVariable, "hash_impl", make_hash),
         ),
     )
 
@@ -70,3 +86,9 @@ def _asks_its_class(one: Any, other: Any) -> bool:
     if one is other or not all(isinstance(each, UserDefinedObjectVariable) for each in (one, other)):
         return False
     return isinstance(getattr(one.python_type(), "__eq__", None), types.FunctionType)
+
+
+def _is_hash_of_all_fields(cls: Any) -> bool:
+    """Whether a frozen dataclass has the hash that it is given, and leaves out none of its fields."""
+    calculated = getattr(getattr(cls.__hash__, "__code__", None), "co_filename", "")
+    return calculated == "<string>" and all(field.compare and field.hash is not False for field in dataclasses.fields(cls))
