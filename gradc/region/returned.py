@@ -16,6 +16,7 @@ import torch
 from gradc.analysis.hoist import Hoisted
 from gradc.analysis.outputs import Outputs
 from gradc.analysis.segments import Segment
+from gradc.errors import UnsupportedError
 from gradc.nodes.live_call import Place
 from gradc.tape.tape import Edge
 
@@ -59,6 +60,6 @@ def choose_returned(hoisted: Hoisted, outputs: Outputs, segments: Sequence[Segme
             of_slot[saved.slot] = len(fakes)
             fakes.append(tape.tensor_of(saved.slot))
         of_saved[index] = Place(False, of_slot[saved.slot])
-        if saved.edge is not None:
-            of_edge.setdefault(saved.edge, of_slot[saved.slot])
+        if saved.edge is not None and of_edge.setdefault(saved.edge, of_slot[saved.slot]) != of_slot[saved.slot]:
+            raise UnsupportedError("saved tensor with the history of another", tape.line_of(saved.edge[0]))
     return Returned(tuple(fakes), len(outputs.values), of_edge, of_saved)

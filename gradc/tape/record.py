@@ -25,7 +25,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases
 from gradc.ir.autocast import CallerAutocast
 from gradc.ir.floats import StandIns, float_of, refuse_difference
-from gradc.ir.metadata import symbolic_number
+from gradc.ir.metadata import symbolic_number, tensor_meta
 from gradc.ir.values import Instruction
 from gradc.tape.ctx_state import with_ctx_tensors
 from gradc.tape.custom_ops import is_custom
@@ -161,9 +161,10 @@ class TapeRecorder:
 
     def _packed_before(self, slot: int) -> int:
         """An unpacked tensor is a detached handle, but its history is that of what was packed."""
-        source, slots = self.recorder.aliases.source_of(slot), self.recorder.slots
-        is_same = self.is_derivative or slots[source].meta == slots[slot].meta
-        return source if is_same else slot
+        source = self.recorder.aliases.source_of(slot)
+        # As it is now: a symbol may have been found to be a number since.
+        meta, own = (tensor_meta(self.recorder.tensor_of(each)) for each in (source, slot))
+        return source if self.is_derivative or meta == own else slot
 
     @staticmethod
     def is_cast_by_autocast(call: Instruction) -> bool:
