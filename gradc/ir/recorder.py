@@ -137,4 +137,6 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
 def _are_alike_and_contiguous(args: Any) -> bool:
     first, second = args
     is_usual = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and first.dtype == second.dtype
-    return is_usual and first.shape == second.shape and first.is_contiguous() and second.is_contiguous()
+    # Python compares the first sizes even where one has more of them, and a symbol that is compared is guarded.
+    is_alike = is_usual and first.dim() == second.dim() and first.shape == second.shape
+    return is_alike and first.is_contiguous() and second.is_contiguous()
