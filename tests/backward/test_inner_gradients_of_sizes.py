@@ -19,7 +19,7 @@ def penalized(x, w, scale, extra):
 
 @pytest.fixture(params=[False, True], ids=["symbol", "number"])
 def is_found_to_be_a_number(request, monkeypatch):
-    """Whether the sum compares the size with the width, as code of torch's may: where they are equal, the symbol is a number."""
+    """Whether the sum compares the size with the width, as code of torch's may: where they are equal, it is a number."""
     if request.param:
         compared = recorder._are_alike_and_contiguous
         monkeypatch.setattr(recorder, "_are_alike_and_contiguous", lambda args: _compare(*args) and compared(args))
