@@ -28,7 +28,7 @@ from gradc.backends.inductor_worker import Answer, Job, Refused, receive, send
 MOST_WAITING = 64
 _MOST_SECONDS = 600.0  # for one Program
 _IDLE_SECONDS = 20.0
-_LOW = 10  # priority: a tenth of what the training gets, where there is one core for both
+_LOWER = 10  # than the training's priority: a tenth of what that gets, where there is one core for both
 _COMMAND = "from gradc.backends.inductor_worker import main; main()"
 
 
@@ -142,10 +142,11 @@ class Compiler:
 
 
 def _give_way(process: int) -> None:
-    """Lower the priority of what has just been started. Where Linux groups processes by session, it counts within one alone."""
+    """Lower the priority of what was started. Where Linux groups processes by session, it counts within one alone."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, _LOW)
-        pathlib.Path(f"/proc/{process}/autogroup").write_text(str(_LOW))
+        priority = min(os.getpriority(os.PRIO_PROCESS, 0) + _LOWER, 19)
+        os.setpriority(os.PRIO_PROCESS, process, priority)
+        pathlib.Path(f"/proc/{process}/autogroup").write_text(str(priority))
 
 
 def _is_readable(stream: Any, seconds: float) -> bool:

@@ -22,6 +22,9 @@ GETATTR = "var_getattr" if IS_BEFORE_2_14 else "tp_getattro_impl"
 # What loads an attribute for the bytecode: it called getattr(), and since 2.14 asks, and falls back to Python, by itself.
 LOADS_ATTRIBUTES: tuple[tuple[Any, str], ...] = () if IS_BEFORE_2_14 else ((symbolic_convert, "generic_getattr"),)
 
+# Of a stack of exceptions: the one that has just been raised.
+RAISED_EXCEPTION = "get_current_exception" if IS_BEFORE_2_14 else "get_raised_exception"
+
 # ``repr(x)``, of every variable.
 REPR = "repr_impl" if IS_BEFORE_2_14 else "tp_repr_impl"
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
 from torch._dynamo.variables.constant import ConstantVariable
 
-from gradc.torch_private.dynamo_names import IS_BEFORE_2_14
+from gradc.torch_private.dynamo_names import IS_BEFORE_2_14, RAISED_EXCEPTION
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -23,7 +23,7 @@ def give_what_generators_return(is_ours: IsOurs) -> Patch:
             result = original(self, inst)
             is_at_end = self.instruction_pointer != behind and self.stack[-1] is sent
             if is_at_end and is_ours(self.output.compiler_fn):
-                values = self.exn_vt_stack.get_current_exception().args
+                values = getattr(self.exn_vt_stack, RAISED_EXCEPTION)().args
                 self.stack[-1] = values[0] if values else ConstantVariable.create(None)
                 self.exn_vt_stack.clear_current_exception()
             return result
