@@ -161,10 +161,10 @@ class TapeRecorder:
 
     def _packed_before(self, slot: int) -> int:
         """An unpacked tensor is a detached handle, but its history is that of what was packed."""
-        source = self.recorder.aliases.source_of(slot)
-        # As it is now: a symbol may have been found to be a number since.
-        meta, own = (tensor_meta(self.recorder.tensor_of(each)) for each in (source, slot))
-        return source if self.is_derivative or meta == own else slot
+        source, tensor_of = self.recorder.aliases.source_of(slot), self.recorder.tensor_of
+        # As they are now: a symbol may have been found to be a number since.
+        is_same = self.is_derivative or tensor_meta(tensor_of(source)) == tensor_meta(tensor_of(slot))
+        return source if is_same else slot
 
     @staticmethod
     def is_cast_by_autocast(call: Instruction) -> bool:

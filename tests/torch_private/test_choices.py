@@ -41,12 +41,12 @@ class Derived(Layer):
     pass
 
 
-@pytest.mark.parametrize(
-    "pair", [(Layer, (1, "b")), (Unhashed, (1, "")), (Parity, (3,)), (AllFields, (1,)), (Derived, (1, "b"))]
-)
-def test_a_frozen_dataclass_is_found_as_a_key(pair):
+KEYS = [(Layer, (1, "b")), (Unhashed, (1, "")), (Parity, (3,)), (AllFields, (1,)), (Derived, (1, "b"))]
+
+
+@pytest.mark.parametrize(("cls", "other"), KEYS)
+def test_a_frozen_dataclass_is_found_as_a_key(cls, other):
     """Its hash was that of all fields."""
-    cls, other = pair
 
     def step(x):
         scales = {cls(1): 0.5}

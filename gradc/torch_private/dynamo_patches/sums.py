@@ -17,7 +17,7 @@ from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 CORRECTS_ROUNDING = sys.version_info >= (3, 12)
-_NUMBERS = {bool, int, float, complex}
+_NUMBERS = (bool, int, float, complex)
 
 
 def add_up_as_python_does(is_ours: IsOurs) -> Patch:
@@ -36,7 +36,7 @@ def add_up_as_python_does(is_ours: IsOurs) -> Patch:
             kinds = _kinds_of(args[0]) if start is None else set()
             if kinds and kinds <= {int, bool}:
                 return original(self, tx, args, kwargs)
-            if kinds and kinds <= _NUMBERS:
+            if kinds and kinds <= {*_NUMBERS}:
                 end_graph("sum of floats that change", "Python corrects what was rounded off.")
             return tx.inline_user_function_return(VariableTracker.build(tx, _sum), list(args), dict(kwargs))
 
@@ -51,20 +51,17 @@ def add_up_as_python_does(is_ours: IsOurs) -> Patch:
 
 def _kinds_of(numbers: VariableTracker) -> set[type]:
     """The types of the items of a list or tuple; none, if it is another iterable."""
-    return (
-        {item.realize().python_type() for item in numbers.items}
-        if isinstance(numbers, (ListVariable, TupleVariable))
-        else set()
-    )
+    items = numbers.items if isinstance(numbers, (ListVariable, TupleVariable)) else ()
+    return {item.realize().python_type() for item in items}
 
 
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     """What Dynamo traces in place of ``sum``: numbers, up to the first item that is none, are a list that Python adds up."""
-    if type(start) not in (bool, int, float, complex):
+    if type(start) not in _NUMBERS:
         return functools.reduce(operator.add, iterable, start)
     iterator, numbers = iter(iterable), [start]
     for item in iterator:
-        if type(item) not in (bool, int, float, complex):
+        if type(item) not in _NUMBERS:
             return functools.reduce(operator.add, iterator, builtins.sum(numbers) + item)
         numbers.append(item)
     return builtins.sum(numbers)
