@@ -58,7 +58,7 @@ def test_a_frozen_dataclass_is_found_as_a_key(cls, other):
     assert gradc.compile(step)(x)[1:] == step(x)[1:] == (0.5, True, 1, True)
 
 
-@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="Dynamo asks the class whether keys are equal: the graph ends, counted")
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="Dynamo asks the class which keys are equal: the graph ends")
 def test_the_hash_of_all_fields_is_calculated_in_the_graph():
     def step(x):
         return x * {AllFields(1, "a"): 0.5}[AllFields(1, "a")]
