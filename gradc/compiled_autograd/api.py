@@ -68,12 +68,12 @@ def enable_by_default(fullgraph: bool = False) -> contextlib.AbstractContextMana
         fullgraph: raise where a pass cannot be captured, instead of counting it.
 
     Returns:
-        What to put behind ``with``.
+        What to put behind ``with``, as often as one likes.
 
     Raises:
         FallbackError: in a backward that cannot be captured, under ``fullgraph``.
     """
-    return settings.pushed_by_default(settings.by_default(fullgraph, not config.compiled_autograd))
+    return settings.pushed_by_default(fullgraph)
 
 
 def recordings() -> Recordings:

@@ -30,7 +30,7 @@ from gradc.journal import count, fallback
 from gradc.torch_private.autograd import is_backward_torchs, is_inside_backward
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.modes import dispatch_modes, is_any_mode_active
+from gradc.torch_private.modes import dispatch_modes
 from gradc.torch_private.patches import Patch, Replace
 from gradc.torch_private.transforms import without_transforms
 
@@ -178,7 +178,7 @@ def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: An
         return False
     setting = present()
     is_captured = not setting.only_between_segments if setting.is_on else is_suspended()  # or counted
-    if is_captured or not is_backward_torchs(_entries) or is_any_mode_active():
+    if is_captured or not is_backward_torchs(_entries):
         return False
     return native.is_built() and native.extension.backward_of_segments(tensor)
 

@@ -65,7 +65,8 @@ def by_default(fullgraph: bool, only_between_segments: bool) -> Setting:
 
 def present() -> Setting:
     """The setting of this thread; ``OFF`` while it is suspended."""
-    setting = _pushed()
+    stack = _local.stack
+    setting = stack[-1] if stack else _pushed()
     return OFF if setting is _local.suspended else setting
 
 
@@ -111,6 +112,16 @@ class pushed(contextlib.ContextDecorator):
         _local.stack.pop()
 
 
-def pushed_by_default(setting: Setting) -> pushed:
-    """``setting`` inside, unless one has been pushed around."""
-    return pushed(_local.stack[-1] if _local.stack else setting)
+class pushed_by_default:
+    """The setting of compiled functions that call backward, inside, unless one has been pushed around. Enter it often."""
+
+    def __init__(self, fullgraph: bool) -> None:
+        self.settings = by_default(fullgraph, True), by_default(fullgraph, False)
+
+    def __enter__(self) -> None:
+        stack = _local.stack
+        stack.append(stack[-1] if stack else self.settings[config.compiled_autograd])
+        _local.suspended = None
+
+    def __exit__(self, *error: object) -> None:
+        _local.stack.pop()

@@ -167,8 +167,10 @@ def _calls_backward(code: types.CodeType | None) -> bool:
 def _capturing(compiled: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
     """``compiled``, with the backward passes that run inside captured."""
 
+    enabled = compiled_autograd.enable_by_default(fullgraph)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        with compiled_autograd.enable_by_default(fullgraph):
+        with enabled:
             return compiled(*args, **kwargs)
 
     return call

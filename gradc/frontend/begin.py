@@ -21,6 +21,7 @@ from gradc.frontend import probe
 from gradc.frontend.patches import patches
 from gradc.options import CompileOptions
 from gradc.torch_private import version
+from gradc.torch_private.autograd import start_engine_without_accelerator
 from gradc.torch_private.dynamo_patches import ask_again
 
 MakeBackend = Callable[[CompileOptions], Callable[..., Any]]
@@ -34,6 +35,7 @@ def begin(backend: MakeBackend) -> None:
             otherwise than gradc expects. Nothing of torch is changed then.
     """
     native.is_built()
+    start_engine_without_accelerator()
     if version.is_tested():
         patches().apply()
     else:

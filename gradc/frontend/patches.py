@@ -20,7 +20,7 @@ from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
-from gradc.optim import native_step_of, native_zero_grad
+from gradc.optim import native_step_of, native_zero_grad, quick_zero_grad
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
@@ -45,7 +45,7 @@ def patches() -> Patches:
     >>> {patch.name: patch.reason for patch in patches()}["keep_ops_whole"]
     'Dynamo takes addcdiv, addcmul_ and the like apart, and rounds twice; it lets full take a tensor that eager refuses.'
     """
-    return Patches(
+    return Patches.for_this_torch(
         (
             LOG_NAMES,
             INTERCEPT,
@@ -106,7 +106,7 @@ def patches() -> Patches:
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.find_backends_at_once(is_ours, native.callback_to),
-            dynamo.clear_gradients_natively(is_ours, native_zero_grad),
+            dynamo.clear_gradients_natively(is_ours, native_zero_grad, quick_zero_grad),
             dynamo.ask_before_backward(is_ours, run_segments),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),

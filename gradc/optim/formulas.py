@@ -3,8 +3,8 @@
     adam, nadam, radam, adamax, sgd, rmsprop, adagrad, adadelta: choices -> Formula
 
 A Formula names its operands (the parameter, its gradient, its state) and lists operations on them; ``numbers`` says what each
-named number is, given the settings of a parameter group and the step count. What is computed in Python in torch's step is
-computed in Python here: ``beta ** step`` rounds as it does there. Source of each: ``_single_tensor_*`` in torch.optim.
+named number is, given the settings of a parameter group and the step count, as torch's step computes it in Python: there,
+here and in C++ (``arithmetic.py``) ``beta ** step`` rounds alike. Source of each: ``_single_tensor_*`` in torch.optim.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     LearnedGroups.learn:  (group, settings of the arithmetic, its native step) -> None
     LearnedGroups.update: optimizer -> how many of its groups are updated, from the first on; torch's own step does the others
+    LearnedGroups.quick:  (args, kwargs) of a step -> whether it is done; without Python, where all groups are known and small
 
 torch's step is some 10 us of Python for each group, whatever the parameters; of the group it only reads settings. The learning
 rate, which schedules change, is read anew each time (``optim/csrc/group_step.h``).
@@ -12,9 +13,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from gradc.journal import count
+from gradc import native
+from gradc.journal import count, counters
 from gradc.optim.formulas import Settings
-from gradc.torch_private.optimizers import Group, depends_on_groups_alone
+from gradc.torch_private.optimizers import DECIDE, HOOKS_OF_ALL, Group, Quick, depends_on_groups_alone
 
 _MOST_GROUPS = 1000  # that are remembered of one optimizer; whoever makes new groups all the time is not served
 _PLAIN = (bool, int, float, str, type(None))
@@ -26,6 +28,11 @@ class LearnedGroups:
 
     def __init__(self) -> None:
         self._of_optimizers: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
+        self._quick = native.extension.QuickSteps(DECIDE, HOOKS_OF_ALL, counters) if native.is_built() else None
+
+    @property
+    def quick(self) -> Quick | None:
+        return self._quick.step if self._quick else None
 
     def learn(self, group: Group, settings: Settings, step: Any) -> None:
         own = group.settings
@@ -39,12 +46,15 @@ class LearnedGroups:
         learned = self._of_optimizers.get(optimizer)
         if not learned or not depends_on_groups_alone(optimizer):
             return 0
-        groups, state = optimizer.param_groups, optimizer.state
+        groups, state, steps = optimizer.param_groups, optimizer.state, list[Any]()
         for number, group in enumerate(groups):
             step = learned.get(id(group))
             if step is None or not step.step(group, state):
                 return number
             count("optim", "native steps")
+            steps.append(step)
+        if self._quick:
+            self._quick.learn(optimizer, steps)
         return len(groups)
 
 

@@ -22,6 +22,7 @@ from gradc import native
 from gradc.errors import ConfigError
 from gradc.journal import count, log
 from gradc.optim import formulas, proof
+from gradc.optim.arithmetic import written_down
 from gradc.optim.formulas import Formula, Settings
 from gradc.optim.learned_groups import LearnedGroups
 from gradc.optim.rules import RULES, Columns, Rule
@@ -35,6 +36,7 @@ from gradc.torch_private.optimizers import (
     has_zero_grad_of_torch,
     is_seen_by_schedules,
     known_steps,
+    quick_of,
     seen_by_schedules,
     step_of,
     step_with,
@@ -66,6 +68,7 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
             "  Leave this optimizer as it is: inside a compiled function its step runs eagerly."
         )
     if not getattr(optimizer.step, "is_native", False):
+        step = _quickly(step)
         step.is_native = True  # type: ignore[attr-defined]
         step = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
@@ -88,7 +91,18 @@ def native_step_of(
     rule, learned = RULES[name], LearnedGroups()
     arithmetic = functools.partial(update_group, rule, learned, refused)
     update_first = functools.partial(_update_first, learned) if rule.is_gathered and native.is_built() else None
-    return step_with(step, name, arithmetic, around_closure, _is_observed, update_first)
+    return step_with(step, name, arithmetic, around_closure, _is_observed, update_first, learned.quick)
+
+
+def _quickly(step: Step) -> Step:
+    """``step``, for which what is quick comes first."""
+    quick = quick_of(step)
+
+    @functools.wraps(step)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return None if quick and quick(args, kwargs) else step(*args, **kwargs)
+
+    return call
 
 
 def _update_first(learned: LearnedGroups, optimizer: torch.optim.Optimizer) -> int:
@@ -142,8 +156,10 @@ def _step_of_group(rule: Rule, original: Callable[..., None], group: Group, sett
         return None
     formula = rule.formula(settings, False)
     numbers = functools.partial(_numbers_if_real, formula, settings)
+    arithmetic = written_down(lambda lr, step: formula.numbers({**settings, "lr": lr}, step)) or ()
     is_proven = functools.partial(_is_proven, rule, original, formula, settings)
-    return native.extension.GroupStep(group.settings, prepared(formula), _keys_of_state(rule, formula), numbers, is_proven)
+    keys = _keys_of_state(rule, formula)
+    return native.extension.GroupStep(group.settings, prepared(formula), keys, numbers, arithmetic, is_proven)
 
 
 def _keys_of_state(rule: Rule, formula: Formula) -> list[str]:

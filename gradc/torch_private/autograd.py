@@ -30,6 +30,21 @@ def all_input_metadata(node: Any) -> Sequence[Any]:
     return metadata
 
 
+@functools.cache
+def start_engine_without_accelerator() -> None:
+    """Let the engine look for devices as long as it finds none, where torch is built for an accelerator that is not there.
+
+    It looks once, at its first pass. Fake tensors give such a build a device to pretend with: the engine would then start a
+    thread for that, and with threads no backward pass runs in a process that is forked off later.
+    """
+    if torch.accelerator.current_accelerator() is None or torch.accelerator.is_available():
+        return
+    with torch.inference_mode(False), torch.enable_grad(), torch._C.DisableTorchFunction():
+        leaf = torch.ones((), device="cpu", requires_grad=True)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.run_backward((leaf,), (torch.ones((), device="cpu"),), False, False, (), accumulate_grad=True)
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 

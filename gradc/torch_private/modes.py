@@ -41,7 +41,7 @@ def num_dispatch_modes() -> int:
 
 def is_any_mode_active() -> bool:
     """True if a dispatch mode or a function mode sees the calls of this thread."""
-    return num_dispatch_modes() > 0 or torch._C._len_torch_function_stack() > 0
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
 def is_functorch_active() -> bool:

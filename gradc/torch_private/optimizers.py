@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
 
 Step = Callable[..., Any]
 Closure = Callable[[], Any]
+Quick = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 
 _OF_CLASS = {
     torch.optim.Adam: "adam",
@@ -47,7 +48,7 @@ NOT_LOOKED_INTO = torch._disable_dynamo(lambda: None).__code__  # of what hides 
 _ZERO_GRAD = Optimizer.zero_grad
 ZERO_GRAD = inspect.unwrap(_ZERO_GRAD)
 zero_grad_of_torch = torch._disable_dynamo(ZERO_GRAD)
-_GRAD = vars(torch._C.TensorBase)["grad"]
+GRAD = vars(torch._C.TensorBase)["grad"]
 
 
 @functools.cache
@@ -69,6 +70,7 @@ def step_with(
     around_closure: Callable[[Closure], Closure],
     is_observed: Callable[[], bool],
     update_first: Callable[[Any], int] | None,
+    quick: Quick | None,
 ) -> Step:
     """``step``, with its hooks and checks around, that calls ``arithmetic(original, ...)``.
 
@@ -76,6 +78,7 @@ def step_with(
     closure is called as what ``around_closure`` makes of it; ``is_observed`` tells whether a profiler is to hear of the step.
     With ``update_first`` the arithmetic finds a Group in the list of the parameters, and has to take it out. Where neither a
     closure, hooks nor a profiler need more, ``update_first`` updates groups of an optimizer before: as many as it returns.
+    ``quick`` is for whoever calls the step, to be asked before: see ``quick_of``.
     """
     body = _innermost(step)
     namespace = {**body.__globals__, name: functools.partial(arithmetic, body.__globals__[name])}
@@ -87,7 +90,15 @@ def step_with(
         return copy(own) if closure is None else copy(own, around_closure(closure))
 
     del with_closure.__wrapped__
-    return _with_hooks(_use_grad_for_differentiable(with_closure), is_observed, update_first)
+    with_hooks = _with_hooks(_use_grad_for_differentiable(with_closure), is_observed, update_first)
+    with_hooks._quick = quick  # type: ignore[attr-defined]
+    return with_hooks
+
+
+def quick_of(step: Step) -> Quick | None:
+    """What does all of a native step's work at once, if it is as usual, and says whether it did; it takes args and kwargs."""
+    quick: Quick | None = getattr(step, "_quick", None)
+    return quick
 
 
 def has_zero_grad_of_torch(optimizer: Optimizer) -> bool:
@@ -107,7 +118,7 @@ def is_named_for_profilers(optimizer: Optimizer) -> bool:
 
 def has_usual_gradients() -> bool:
     """True unless somebody has put something else in place of ``Tensor.grad``."""
-    return torch.Tensor.grad is _GRAD and torch.nn.Parameter.grad is _GRAD
+    return torch.Tensor.grad is GRAD and torch.nn.Parameter.grad is GRAD
 
 
 def is_seen_by_schedules(optimizer: Optimizer) -> bool:
@@ -184,7 +195,7 @@ def depends_on_groups_alone(optimizer: Any) -> bool:
     return (
         type(optimizer) in _OF_CLASS
         and _reader_of(type(optimizer)) in _READERS
-        and vars(optimizer).keys().isdisjoint(_DECIDE)
+        and vars(optimizer).keys().isdisjoint(DECIDE)
         and optimizer.defaults.get("differentiable") is False
         and not _has_accelerator()
     )
@@ -199,7 +210,8 @@ def _reader_of(kind: Any) -> Any:
 
 _DYNAMO = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.py")
 _READERS = {_reader_of(kind) for kind in _OF_CLASS}
-_DECIDE = ("_init_group", "_accelerator_graph_capture_health_check", "grad_scale", "found_inf")
+DECIDE = ("_init_group", "_accelerator_graph_capture_health_check", "grad_scale", "found_inf")  # an optimizer's own attributes
+HOOKS_OF_ALL: tuple[dict[Any, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 
 @functools.cache

@@ -12,14 +12,14 @@ import dataclasses
 import dis
 import functools
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import torch
 from torch._dynamo import trace_rules
 
 from gradc.errors import GradcError, VersionError
-from gradc.torch_private.version import SUPPORTED
+from gradc.torch_private.version import SUPPORTED, TAKEN_FOR
 
 IsOurs = Callable[[Any], bool]  # a backend of torch.compile's -> True if it is gradc
 Method = Callable[..., Any]
@@ -89,6 +89,11 @@ class Patch:
 
 class Patches(tuple[Patch, ...]):
     """Patches in the order in which they are applied. ``print`` shows each with its reason and what it changes."""
+
+    @classmethod
+    def for_this_torch(cls, patches: Iterable[Patch]) -> Patches:
+        """Without those that were written for other releases alone."""
+        return cls(patch for patch in patches if TAKEN_FOR in patch.versions)
 
     def apply(self) -> None:
         """Change torch, unless it is changed already; nothing of it where ``check`` raises."""

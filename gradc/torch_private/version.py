@@ -2,6 +2,7 @@
 
     SUPPORTED: the minor versions that gradc was tested with          TORCH: (major, minor) of the one that is imported
     RELEASES:  the very releases that were            ALLOW: what lets another one be tried
+    TAKEN_FOR: the minor version whose ways the imported torch is taken to have
 
 Private names of torch change between versions, and gradc does not guess. Where one is called otherwise in a version that is
 supported, ``places`` says how.
@@ -22,11 +23,13 @@ PINNED = "2.13.0"  # what `make venv` installs
 ALLOW = "GRADC_ALLOW_TORCH"
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_MINOR = ".".join(map(str, TORCH))
+TAKEN_FOR = _MINOR if _MINOR in SUPPORTED else SUPPORTED[-1]
 
 
 def is_supported() -> bool:
     """True if gradc was tested with the minor version that is imported."""
-    return ".".join(map(str, TORCH)) in SUPPORTED
+    return _MINOR in SUPPORTED
 
 
 def is_tested(version: str = torch.__version__) -> bool:

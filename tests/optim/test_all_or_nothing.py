@@ -148,6 +148,7 @@ class Pressed(BaseException):
 @pytest.mark.parametrize("kind", [optim.Adam, optim.NAdam, optim.RAdam, optim.Adagrad])
 def test_ctrl_c_before_an_update_leaves_the_group_untouched(kind, monkeypatch):
     """Python looks for signals between its own instructions, the last of which compute numbers."""
+    monkeypatch.setattr(native_step, "written_down", lambda numbers: None)  # C++ would compute them
     params = parameters()
     optimizer = gradc.compile(two_groups(kind)(params))
     give_gradients(params)

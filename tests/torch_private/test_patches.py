@@ -23,7 +23,7 @@ from gradc.frontend.patches import options_of
 from gradc.options import DEFAULTS
 from gradc.torch_private import patches as module
 from gradc.torch_private.patches import Patch, Patches, Replace
-from gradc.torch_private.version import SUPPORTED
+from gradc.torch_private.version import TAKEN_FOR
 
 
 class Torch:
@@ -74,7 +74,7 @@ def test_each_has_a_reason_and_versions() -> None:
     assert len(gradc.patches()) >= 11
     assert len({patch.name for patch in gradc.patches()}) == len(gradc.patches())
     for patch in gradc.patches():
-        assert patch.reason.endswith(".") and patch.versions == SUPPORTED and patch.changes
+        assert patch.reason.endswith(".") and TAKEN_FOR in patch.versions and patch.changes
         assert patch.name in str(gradc.patches()) and patch.reason in str(gradc.patches())
 
 

@@ -3,6 +3,7 @@
 // Python gives a class a new version tag when an attribute of it, or of a class that it inherits from, is set or deleted, and no
 // two states of any classes share a tag. Where the tag is another one, Python code looks whether what was read is still there;
 // if it is, the new tag is the known one. Classes are not kept alive: what is compiled hangs on their functions.
+#include "csrc/class_versions.h"
 #include "frontend/csrc/bind.h"
 
 #include <utility>
@@ -12,17 +13,6 @@ namespace py = pybind11;
 
 namespace gradc {
 namespace {
-
-// 0, the tag of no class, where Python gives out no more: then every call looks.
-unsigned int version_of(PyTypeObject* type) {
-#if PY_VERSION_HEX >= 0x030C0000
-  return PyUnstable_Type_AssignVersionTag(type) ? type->tp_version_tag : 0;
-#else
-  static PyObject* const any_name = PyUnicode_InternFromString("__class__");
-  _PyType_Lookup(type, any_name); // which gives it a tag
-  return type->tp_version_tag;
-#endif
-}
 
 // Of a class that is gone, nothing.
 py::object referent(const py::weakref& reference) {
@@ -63,7 +53,7 @@ class SameClasses {
 
  private:
   bool is_same(KnownClass& known, PyTypeObject* type) {
-    if (known.version != 0 && type->tp_version_tag == known.version) {
+    if (has_version(type, known.version)) {
       return true;
     }
     const auto version = version_of(type);

@@ -1,11 +1,11 @@
 #include "nodes/csrc/run_segments.h"
 
 #include "csrc/ambient.h"
+#include "csrc/listening.h"
 #include "csrc/plain.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <ATen/ops/ones_like.h>
-#include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <pthread.h>
 #include <torch/csrc/autograd/engine.h>
@@ -35,7 +35,7 @@ bool backward_of_segments(PyObject* root) {
     return false;
   }
   const at::Tensor tensor = THPVariable_Unpack(root);
-  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || at::hasCallbacks() ||
+  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || is_anybody_listening() ||
       !consists_of_segments({tensor})) {
     return false;
   }

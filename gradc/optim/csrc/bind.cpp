@@ -1,8 +1,10 @@
 #include "optim/csrc/bind.h"
 
 #include "csrc/timing.h"
+#include "optim/csrc/arithmetic.h"
 #include "optim/csrc/gradients.h"
 #include "optim/csrc/group_step.h"
+#include "optim/csrc/quick_step.h"
 #include "optim/csrc/update.h"
 
 #include <ATen/record_function.h>
@@ -10,6 +12,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -31,6 +37,20 @@ double time_update(
     times.push_back(seconds_of([&] { update.run(operands, {numbers}, number_of, {}, {}); }));
   }
   return median(std::move(times));
+}
+
+using NamedNumberSteps = std::vector<std::pair<std::string, double>>;
+
+std::vector<NumberStep> number_steps(const NamedNumberSteps& named) {
+  static const std::map<std::string, NumberOp> ops = {
+      {"constant", NumberOp::constant}, {"rate", NumberOp::rate},         {"count", NumberOp::count},
+      {"add", NumberOp::add},           {"subtract", NumberOp::subtract}, {"multiply", NumberOp::multiply},
+      {"divide", NumberOp::divide},     {"power", NumberOp::power},       {"negate", NumberOp::negate}};
+  std::vector<NumberStep> steps;
+  std::transform(named.begin(), named.end(), std::back_inserter(steps), [](const auto& step) {
+    return NumberStep{ops.at(step.first), step.second};
+  });
+  return steps;
 }
 
 } // namespace
@@ -70,16 +90,36 @@ void bind_optim(py::module_& module) {
   update.def(
       "time", &time_update, py::arg("operands"), py::arg("numbers"), py::arg("repeats"), py::call_guard<py::gil_scoped_release>(),
       "The median of a run's seconds; it runs so often.");
-  py::class_<GroupStep>(module, "GroupStep", "The step of one parameter group, whose settings are known.")
+  module.def(
+      "compute",
+      [](const NamedNumberSteps& arithmetic, double rate, double count) -> std::optional<std::vector<double>> {
+        std::vector<double> numbers;
+        return compute(number_steps(arithmetic), rate, count, numbers) ? std::make_optional(std::move(numbers)) : std::nullopt;
+      },
+      py::arg("arithmetic"), py::arg("rate"), py::arg("count"), "The numbers that gradc.optim.arithmetic has written down.");
+  py::class_<GroupStep, std::shared_ptr<GroupStep>>(module, "GroupStep", "The step of one parameter group, whose settings are known.")
       .def(
-          py::init<const py::dict&, std::shared_ptr<Update>, const std::vector<std::string>&, py::function, py::function>(),
-          py::arg("group"), py::arg("update"), py::arg("keys"), py::arg("numbers"), py::arg("is_proven"))
+          py::init([](const py::dict& group, std::shared_ptr<Update> update, const std::vector<std::string>& keys, py::function numbers,
+                      const NamedNumberSteps& arithmetic, py::function is_proven) {
+            return std::make_shared<GroupStep>(
+                group, std::move(update), keys, std::move(numbers), number_steps(arithmetic), std::move(is_proven));
+          }),
+          py::arg("group"), py::arg("update"), py::arg("keys"), py::arg("numbers"), py::arg("arithmetic"), py::arg("is_proven"))
       .def(
           "step", [](GroupStep& own, const py::object& group, const py::object& state) { return own.step(group.ptr(), state.ptr()); },
           py::arg("group"), py::arg("state"));
+  py::class_<QuickSteps>(module, "QuickSteps", "The steps of optimizers whose groups are known, without Python.")
+      .def(
+          py::init<std::vector<py::str>, std::vector<py::dict>, py::object>(), py::arg("that_decide"), py::arg("hooks"),
+          py::arg("counters"))
+      .def("learn", &QuickSteps::learn, py::arg("optimizer"), py::arg("groups"))
+      .def("step", &QuickSteps::step, py::arg("args"), py::arg("kwargs"));
   module.def(
       "clear_gradients", [](const py::object& params) { return clear_gradients(params.ptr()); }, py::arg("params"),
       "Set ``.grad`` to None, one after the other; False at the first tensor that is not as usual.");
+  py::class_<QuickZeroGrad>(module, "QuickZeroGrad", "torch's ``Optimizer.zero_grad``, where all is as usual.")
+      .def(py::init<py::object, py::function>(), py::arg("grad"), py::arg("set_eval_frame"))
+      .def("run", &QuickZeroGrad::run, py::arg("args"), py::arg("kwargs"));
   module.def("has_subclass", &has_subclass, py::arg("columns"), "True if a tensor in one of the lists is of a subclass of torch.Tensor's.");
   module.def("is_observed", &at::hasCallbacks, "True while a profiler or its like hears of every op of this thread.");
   module.def("next_counts", &next_counts, py::arg("steps"));

@@ -1,10 +1,13 @@
 #include "optim/csrc/group_step.h"
 
+#include "optim/csrc/names.h"
+
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace py = pybind11;
@@ -14,25 +17,6 @@ namespace {
 
 constexpr int64_t most_elements = 1 << 18; // of a group whose update keeps other threads of Python waiting
 constexpr int most_readings = 3; // with other counts, and with a new dtype
-
-// Borrowed; null where there is none.
-PyObject* found_in(PyObject* dict, const py::str& key) {
-  PyObject* found = PyDict_GetItemWithError(dict, key.ptr());
-  if (!found && PyErr_Occurred()) {
-    throw py::error_already_set();
-  }
-  return found;
-}
-
-const py::str& params_key() {
-  static const auto* const key = new py::str("params");
-  return *key;
-}
-
-const py::str& rate_key() {
-  static const auto* const key = new py::str("lr");
-  return *key;
-}
 
 bool is_number(PyObject* value) {
   return value && (PyFloat_CheckExact(value) || PyLong_CheckExact(value));
@@ -87,6 +71,11 @@ class Flag {
 
 } // namespace
 
+bool are_apart(std::vector<const void*> places) {
+  std::sort(places.begin(), places.end());
+  return std::adjacent_find(places.begin(), places.end()) == places.end();
+}
+
 bool is_leaf_of_torchs(PyObject* param) {
   return THPVariable_CheckExact(param) && THPVariable_Unpack(param).is_leaf();
 }
@@ -96,14 +85,16 @@ GroupStep::GroupStep(
     std::shared_ptr<Update> update,
     const std::vector<std::string>& keys,
     py::function numbers,
+    std::vector<NumberStep> arithmetic,
     py::function is_proven)
     : update_(std::move(update)),
       has_counts_(!keys.empty() && keys.back() == "step"),
       numbers_of_(std::move(numbers)),
-      is_proven_(std::move(is_proven)) {
+      is_proven_(std::move(is_proven)),
+      arithmetic_(std::move(arithmetic)) {
   TORCH_CHECK(2 + keys.size() - has_counts_ == update_->num_operands(), "gradc: a group's state does not fit its update");
   for (const auto& [key, value] : group) {
-    const bool is_read_anew = key.equal(params_key()) || key.equal(rate_key());
+    const bool is_read_anew = key.equal(names().params) || key.equal(names().rate);
     settings_.push_back({py::reinterpret_borrow<py::object>(key), py::reinterpret_borrow<py::object>(is_read_anew ? nullptr : value)});
   }
   for (const auto& key : keys) {
@@ -117,12 +108,12 @@ bool GroupStep::step(PyObject* group, PyObject* state) {
   }
   Counts counts = std::exchange(expected_, {});
   for (int reading = 0; reading < most_readings; ++reading) {
-    const auto rate = py::reinterpret_borrow<py::object>(found_in(group, rate_key()));
+    const auto rate = py::reinterpret_borrow<py::object>(item(group, names().rate));
     if (!is_number(rate.ptr()) || !read_numbers(rate.ptr(), counts)) {
       return false;
     }
     Counts found; // from here on no Python runs
-    if (found_in(group, rate_key()) != rate.ptr() || !read_members(found_in(group, params_key()), state, found)) {
+    if (item(group, names().rate) != rate.ptr() || !read_members(item(group, names().params), state, found)) {
       return false;
     }
     const bool is_expected = found == counts;
@@ -131,13 +122,31 @@ bool GroupStep::step(PyObject* group, PyObject* state) {
       continue;
     }
     if (is_expected) {
-      run(counts);
-      std::for_each(counts.begin(), counts.end(), [](double& count) { count += 1; });
       expected_ = std::move(counts);
+      finish();
       return true;
     }
   }
   return false;
+}
+
+bool GroupStep::prepare(PyObject* group, PyObject* state) {
+  if (is_in_python_ || is_large_ || !PyDict_CheckExact(group) || !PyDict_Check(state) || !is_same(group)) {
+    return false;
+  }
+  Counts found;
+  return compute_numbers(item(group, names().rate), expected_) && read_members(item(group, names().params), state, found) &&
+      found == expected_ && !is_large_ &&
+      std::all_of(members_.begin(), members_.end(), [this](const Member& member) { return is_known(member); });
+}
+
+void GroupStep::finish() {
+  Counts counts = std::exchange(expected_, {});
+  run(counts);
+  if (has_counts_) {
+    std::for_each(counts.begin(), counts.end(), [](double& count) { count += 1; });
+  }
+  expected_ = std::move(counts);
 }
 
 bool GroupStep::is_same(PyObject* group) const {
@@ -154,6 +163,9 @@ bool GroupStep::is_same(PyObject* group) const {
 
 // False where the settings give no numbers, which torch tells of.
 bool GroupStep::read_numbers(PyObject* rate, const Counts& counts) {
+  if (compute_numbers(rate, counts)) {
+    return true;
+  }
   const Flag flag(is_in_python_);
   std::vector<std::vector<double>> numbers;
   for (const double count : counts) {
@@ -164,6 +176,20 @@ bool GroupStep::read_numbers(PyObject* rate, const Counts& counts) {
     numbers.push_back(own.cast<std::vector<double>>());
   }
   numbers_ = std::move(numbers);
+  return true;
+}
+
+// False where that takes Python.
+bool GroupStep::compute_numbers(PyObject* rate, const Counts& counts) {
+  if (arithmetic_.empty() || !rate || !PyFloat_CheckExact(rate)) {
+    return false;
+  }
+  numbers_.resize(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (!compute(arithmetic_, PyFloat_AS_DOUBLE(rate), counts[i], numbers_[i])) {
+      return false;
+    }
+  }
   return true;
 }
 
@@ -191,12 +217,15 @@ bool GroupStep::read_members(PyObject* params, PyObject* state, Counts& counts) 
     num_elements_ += member.row[0]->numel();
     members_.push_back(member);
   }
-  return are_counts_apart();
+  is_large_ = num_elements_ > most_elements;
+  std::vector<const void*> places;
+  add_places_of_counts(places);
+  return are_apart(std::move(places));
 }
 
 bool GroupStep::read_state(PyObject* own, Member& member) const {
   for (size_t i = 0; i < keys_.size(); ++i) {
-    PyObject* value = own && PyDict_Check(own) ? found_in(own, keys_[i]) : nullptr;
+    PyObject* value = own && PyDict_Check(own) ? item(own, keys_[i]) : nullptr;
     if (!value || !THPVariable_CheckExact(value)) {
       return false;
     }
@@ -219,23 +248,23 @@ bool GroupStep::add_count(Member& member, Counts& counts) const {
   return true;
 }
 
-// Shared by two parameters, it would be counted twice.
-bool GroupStep::are_counts_apart() const {
-  std::vector<const void*> places;
-  places.reserve(members_.size());
-  for (size_t i = 0; has_counts_ && i < members_.size(); ++i) {
-    places.push_back(members_[i].count_of_steps->const_data_ptr());
+void GroupStep::add_places_of_counts(std::vector<const void*>& places) const {
+  if (has_counts_) {
+    std::transform(members_.begin(), members_.end(), std::back_inserter(places), [](const Member& member) {
+      return member.count_of_steps->const_data_ptr();
+    });
   }
-  std::sort(places.begin(), places.end());
-  return std::adjacent_find(places.begin(), places.end()) == places.end();
+}
+
+bool GroupStep::is_known(const Member& member) const {
+  return std::find(proven_.begin(), proven_.end(), member.row[0]->scalar_type()) != proven_.end();
 }
 
 // False, and all has to be read again, where Python had to be asked. What is not proven fits no expectation.
 bool GroupStep::are_proven() {
-  const auto is_known = [this](at::ScalarType dtype) { return std::find(proven_.begin(), proven_.end(), dtype) != proven_.end(); };
   for (const Member& member : members_) {
-    const auto dtype = member.row[0]->scalar_type();
-    if (!is_known(dtype)) {
+    if (!is_known(member)) {
+      const auto dtype = member.row[0]->scalar_type();
       const Flag flag(is_in_python_);
       if (py::cast<bool>(is_proven_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)))))) {
         proven_.push_back(dtype);
@@ -249,7 +278,7 @@ bool GroupStep::are_proven() {
 void GroupStep::run(const Counts& counts) {
   auto members = std::exchange(members_, {});
   const auto numbers = std::exchange(numbers_, {});
-  if (num_elements_ <= most_elements) {
+  if (!is_large_) {
     update(members, numbers, counts);
     members_ = std::move(members); // their memory, for the next time
     return;

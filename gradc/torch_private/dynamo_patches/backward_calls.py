@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, create_load_const
 from torch._dynamo.convert_frame import CatchErrorsWrapper
 
-from gradc.torch_private.dynamo_patches.other_code import in_place_of, left_early
+from gradc.torch_private.dynamo_patches.other_code import called, in_place_of, left_early
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _BACKWARD = torch.Tensor.backward.__code__
@@ -43,10 +41,4 @@ def ask_before_backward(is_ours: IsOurs, run: Run) -> Patch:
 @functools.cache
 def _asking_first(run: Run) -> types.CodeType:
     assert _BACKWARD.co_varnames[: len(_ARGUMENTS)] == _ARGUMENTS
-    jump = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
-    asked = [
-        create_load_const(run, checked=False),
-        *(create_instruction("LOAD_FAST", argval=name) for name in _ARGUMENTS),
-        *create_call_function(len(_ARGUMENTS), push_null=True),
-    ]
-    return left_early(_BACKWARD, asked, jump)
+    return left_early(_BACKWARD, called(run, _ARGUMENTS))

@@ -9,7 +9,7 @@ from typing import Any
 from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
 from torch._dynamo.variables.constant import ConstantVariable
 
-from gradc.torch_private.dynamo_names import IS_BEFORE_2_14, RAISED_EXCEPTION
+from gradc.torch_private.dynamo_names import RAISED_EXCEPTION
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
@@ -33,6 +33,7 @@ def give_what_generators_return(is_ours: IsOurs) -> Patch:
     table = InliningGeneratorInstructionTranslator.dispatch_table
     return Patch(
         "give_what_generators_return",
-        "Before torch 2.14, Dynamo gives None for it.",
-        (Replace(table, dis.opmap["SEND"], make),) if IS_BEFORE_2_14 else (),
+        "Dynamo gives None for it.",
+        (Replace(table, dis.opmap["SEND"], make),),
+        versions=("2.13",),
     )

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._C._dynamo.eval_frame import set_eval_frame
-from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, create_load_const
+from torch._dynamo.bytecode_transformation import create_instruction
 from torch._dynamo.convert_frame import ConvertFrame
 
-from gradc.torch_private.dynamo_patches.other_code import cut_to, in_place_of
-from gradc.torch_private.optimizers import HOOKED, Closure, Step
+from gradc.torch_private.dynamo_patches.other_code import Is, called, cut_to, in_place_of, unless_done
+from gradc.torch_private.optimizers import HOOKED, Closure, Quick, Step, quick_of
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _callback: contextvars.ContextVar[Any] = contextvars.ContextVar("_callback", default=None)
@@ -32,7 +32,7 @@ def run_optimizers_natively(is_ours: IsOurs, native_step: Callable[[Any, Any], S
             if frame.f_code is HOOKED and is_ours(backend):
                 step = frame.f_locals["func"]
                 if native := native_step(step, backend):
-                    return _in_place_of(frame.f_code, step, functools.partial(_run, native))
+                    return _in_place_of(frame.f_code, step, quick_of(native), functools.partial(_run, native))
             return original(self, frame, *args, **kwargs)
 
         return convert
@@ -68,14 +68,9 @@ def _run(native: Step, args: Any, kwargs: Any) -> Any:
         set_eval_frame(callback)
 
 
-def _in_place_of(code: types.CodeType, step: Step, run: Callable[[Any, Any], Any]) -> Any:
-    """What Dynamo is to do with a frame of ``code``, while its ``func`` is ``step``: return ``run(args, kwargs)``."""
-    body = [
-        create_load_const(run, checked=False),
-        create_instruction("LOAD_FAST", argval="args"),
-        create_instruction("LOAD_FAST", argval="kwargs"),
-        *create_call_function(2, push_null=True),
-        create_instruction("RETURN_VALUE"),
-    ]
+def _in_place_of(code: types.CodeType, step: Step, quick: Quick | None, run: Callable[[Any, Any], Any]) -> Any:
+    """What Dynamo is to do with a frame of ``code``, while ``func`` is ``step``: ``quick``, and if that is false, ``run``."""
+    body = [*called(run), create_instruction("RETURN_VALUE")]
+    body = [*unless_done(quick, body[0]), *body] if quick else body
     what = "func is the step of an optimizer that gradc knows"
-    return in_place_of(code, cut_to(code, body), what, lambda values: values["func"] is step)
+    return in_place_of(code, cut_to(code, body), what, Is("func", step))

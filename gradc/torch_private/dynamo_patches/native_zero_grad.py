@@ -7,25 +7,31 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.bytecode_transformation import create_call_function_ex, create_instruction, create_load_const
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameReturn
 
-from gradc.torch_private.dynamo_patches.other_code import begun_with, cut_to, in_place_of, without_dynamo
-from gradc.torch_private.optimizers import NOT_LOOKED_INTO, ZERO_GRAD
+from gradc.torch_private.dynamo_patches.other_code import Is, begun_with, cut_to, in_place_of, unless_done, without_dynamo
+from gradc.torch_private.optimizers import NOT_LOOKED_INTO, ZERO_GRAD, Quick
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+MakeQuick = Callable[[Callable[[Any], Any]], Quick | None]
 
-def clear_gradients_natively(is_ours: IsOurs, zero_grad: Callable[..., None]) -> Patch:
+
+def clear_gradients_natively(is_ours: IsOurs, zero_grad: Callable[..., None], make_quick: MakeQuick) -> Patch:
     """Where compiled code comes to torch's ``Optimizer.zero_grad``, run ``zero_grad`` in its place.
 
-    All functions that torch hides from Dynamo have one layer around, of the same code: the others go on with theirs.
+    What ``make_quick`` makes of Dynamo's switch is asked before, as ``quick(args, kwargs)``: if that is true, all is done. All
+    functions that torch hides from Dynamo have one layer around, of the same code: the others go on with theirs.
     """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, frame: Any, *args: Any) -> Any:
             if frame.f_code is NOT_LOOKED_INTO and is_ours(self):
-                return _in_place_of(frame.f_code, zero_grad) if frame.f_locals["fn"] is ZERO_GRAD else _itself(frame.f_code)
+                if frame.f_locals["fn"] is not ZERO_GRAD:
+                    return _itself(frame.f_code)
+                return _in_place_of(frame.f_code, zero_grad, make_quick(set_eval_frame))
             return original(self, frame, *args)
 
         return call
@@ -37,16 +43,17 @@ def clear_gradients_natively(is_ours: IsOurs, zero_grad: Callable[..., None]) ->
     )
 
 
-def _in_place_of(code: types.CodeType, zero_grad: Callable[..., None]) -> ConvertFrameReturn:
+def _in_place_of(code: types.CodeType, zero_grad: Callable[..., None], quick: Quick | None) -> ConvertFrameReturn:
+    arguments = [create_instruction("LOAD_FAST", argval=name) for name in ("args", "kwargs")]
     body = [
         create_load_const(without_dynamo(zero_grad), checked=False),
-        create_instruction("LOAD_FAST", argval="args"),
-        create_instruction("LOAD_FAST", argval="kwargs"),
+        *arguments,
         *create_call_function_ex(True, True),
         create_instruction("RETURN_VALUE"),
     ]
+    body = [*unless_done(quick, body[0]), *body] if quick else body
     what = "fn is the zero_grad of torch's optimizers"
-    return in_place_of(code, cut_to(code, body), what, lambda values: values["fn"] is ZERO_GRAD)
+    return in_place_of(code, cut_to(code, body), what, Is("fn", ZERO_GRAD))
 
 
 def _itself(code: types.CodeType) -> ConvertFrameReturn:
