@@ -279,7 +279,7 @@ class _Run:
         if any(grad is not None and grad.device.type != "cpu" for grad in self.grads):
             raise UnsupportedError("formula known for the CPU only", self.node.name(), self.tape.line_of(self.node))
         with self.recorder.placing(self._place):
-            return tuple(map(_summed, self.formula.make(self.node, self.grads, made), made))
+            return tuple(map(_as_engine_takes_it, self.formula.make(self.node, self.grads, made), made))
 
     def stop_intercepting(self) -> None:
         self._intercepting.close()
@@ -297,8 +297,9 @@ class _Run:
         return self.tape.line_of(self.node), self.node.name()
 
 
-def _summed(grad: torch.Tensor | None, made: torch.Tensor | None) -> torch.Tensor | None:
-    """``grad`` with the shape of ``made``: between a node and its hooks the engine sums what was broadcast."""
-    if grad is None or made is None or grad.shape == made.shape:
+def _as_engine_takes_it(grad: torch.Tensor | None, made: torch.Tensor | None) -> torch.Tensor | None:
+    """``grad`` in the shape and dtype of ``made``: between a node and its hooks the engine sums what was broadcast, then casts."""
+    if grad is None or made is None:
         return grad
-    return grad.sum_to_size(made.shape)
+    summed = grad if grad.shape == made.shape else grad.sum_to_size(made.shape)
+    return summed.to(made.dtype)

@@ -27,8 +27,8 @@ def _halves(name_of_other: str, lost: Mask, won: Mask, node: Any, grads: Grads, 
     """``lost``: where ``self`` is not chosen; ``won``: where the other operand is not. The other's gradient is made first."""
     (grad,), self, other = grads, node._saved_self, getattr(node, name_of_other)
     assert grad is not None
-    of_other = None if made[1] is None else _half_at_ties(grad, self, other, won).to(made[1].dtype)
-    return None if made[0] is None else _half_at_ties(grad, self, other, lost).to(made[0].dtype), of_other
+    of_other = None if made[1] is None else _half_at_ties(grad, self, other, won)
+    return None if made[0] is None else _half_at_ties(grad, self, other, lost), of_other
 
 
 def _clamped(node: Any, grads: Grads, made: Grads) -> Grads:

@@ -385,3 +385,12 @@ def test_second_order_through_the_maximum_of_two_dtypes():
         return grad(first.float().square().sum(), (x, y), allow_unused=True)
 
     check(step, leaf(4), leaf(4, dtype=torch.float16), allow_fallback=True)
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_a_broadcast_operand_of_another_dtype_is_summed_in_its_own(choose):
+    """The engine sums what was broadcast before it casts: in half precision, so that the sum is rounded to it (torch 2.14)."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        check(first_order(choose), leaf(4, 4, dtype=torch.float16), leaf())
+        check(first_order(choose), leaf(), leaf(4, 4, dtype=torch.float16))
