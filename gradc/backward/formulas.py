@@ -298,7 +298,7 @@ class _Run:
 
 
 def _as_engine_takes_it(grad: torch.Tensor | None, made: torch.Tensor | None) -> torch.Tensor | None:
-    """``grad`` in the shape and dtype of ``made``: between a node and its hooks the engine sums what was broadcast, then casts."""
+    """``grad`` in shape and dtype of ``made``: between a node and its hooks the engine sums what was broadcast, then casts."""
     if grad is None or made is None:
         return grad
     summed = grad if grad.shape == made.shape else grad.sum_to_size(made.shape)

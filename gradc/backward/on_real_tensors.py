@@ -171,6 +171,7 @@ class _Values:
         self.tensors: list[torch.Tensor] = []
         self.of_edge: dict[Edge, int] = {}
         self.of_saved: dict[int, Place] = {}
+        self.transposed: tuple[int, ...] = ()
 
     def add(self, tensor: torch.Tensor, edge: Edge | None) -> int:
         if edge is not None and edge in self.of_edge:

@@ -170,7 +170,7 @@ _entries: list[Any] = []
 
 
 def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: Any, inputs: Any) -> bool:
-    """``tensor.backward(...)`` inside compiled code, where that meets compiled segments alone: straight into the engine.
+    """``tensor.backward(...)`` inside compiled code, where that meets compiled segments alone: straight to them.
 
     True if it is done; False, and nothing has happened, for whatever is not as usual: it goes torch's way.
     """
@@ -178,7 +178,7 @@ def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: An
         return False
     setting = present()
     is_captured = not setting.only_between_segments if setting.is_on else is_suspended()  # or counted
-    if is_captured or not is_backward_torchs(_entries):
+    if is_captured or is_compiled_autograd_enabled() or not is_backward_torchs(_entries):
         return False
     return native.is_built() and native.extension.backward_of_segments(tensor)
 

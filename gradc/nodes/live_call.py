@@ -46,12 +46,15 @@ class HasValues(Protocol):
     Attributes:
         of_edge: tape edge -> position of the value it belongs to.
         of_saved: number of a saved tensor -> where it is.
+        transposed: positions of the primals whose transposes are values behind those of the forward.
     """
 
     @property
     def of_edge(self) -> Mapping[Edge, int]: ...
     @property
     def of_saved(self) -> Mapping[int, Place]: ...
+    @property
+    def transposed(self) -> tuple[int, ...]: ...
 
 
 class HasNodes(Protocol):
@@ -81,7 +84,8 @@ class Call:
     def run(self, forward: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Run the forward, and build the live nodes in Python. They are returned."""
         # A view made without gradient recording would refuse in-place use; a detached handle is no view.
-        self.values = [value.detach() if is_view(value) else value for value in forward(list(self.primals))]
+        values = [*forward(list(self.primals)), *(self.primals[i].detach().t() for i in self.region.returned.transposed)]
+        self.values = [value.detach() if is_view(value) else value for value in values]
         with torch.enable_grad():  # the tape knows which parts recorded gradients, whatever is ambient now
             for segment in self.region.segments:
                 self.attach(segment)

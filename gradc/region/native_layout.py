@@ -48,7 +48,7 @@ class Entry:
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
     ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "", the entry of a value that
-    is for this segment alone or -1).
+    is for this segment alone or -1, whether it is the primal's transpose).
     """
 
     entries: list[Entry]
@@ -56,7 +56,7 @@ class NativeSegment:
     exits: list[tuple[int, int, int]]
     shared: tuple[tuple[int, ...], ...]
     targets: list[tuple[int, ...]]
-    saved: list[tuple[bool, int, int, bool, str, int]]
+    saved: list[tuple[bool, int, int, bool, str, int, bool]]
     has_hidden_saves: bool
 
 
@@ -193,7 +193,9 @@ def _segment(
         place, source = returned.of_saved.get(index, _NOWHERE), tape.saved[index]
         owned_by = owner.get(source.edge, -1)
         entry = -1 if place.is_primal or place.position not in alone else numbers.get(source.edge, -1)
-        saved.append((place.is_primal, place.position, owned_by, index in segment.on_ctx, source.spoilt, entry))
+        matrix = returned.transposed_at(place)
+        where = (place.is_primal, place.position) if matrix is None else (True, matrix)
+        saved.append((*where, owned_by, index in segment.on_ctx, source.spoilt, entry, matrix is not None))
     entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)
@@ -203,6 +205,7 @@ def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:
     node, number = edge
     meta = input_metadata(node, number)
     value = returned.of_edge.get(edge, -1)
+    value = value if value < len(returned.fakes) else -1
     shape = []
     for size in map(symbolic_number, meta.shape):
         if isinstance(size, Sym):

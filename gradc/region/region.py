@@ -135,9 +135,10 @@ class Region:
         """What ``native`` is, for a call inside of saved-tensors hooks: its forward packs. None where there is none."""
         if self.native is None:
             return None
-        program = packing_program(self.hoisted, self.returned, self.segments, len(self.outputs.values))
+        returned = choose_returned(self.hoisted, self.outputs, self.segments, returns_transposed=True)
+        program = packing_program(self.hoisted, returned, self.segments, len(self.outputs.values))
         run = self.settings.lower(program)
-        parts = self.hoisted, self.segments, self.returned, self.live_order, self.backwards, self.is_split_at_leaves
+        parts = self.hoisted, self.segments, returned, self.live_order, self.backwards, self.is_split_at_leaves
         return native.extension.Region(region_spec(run, *parts)) if is_plan(run) else None
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""``loss.backward()`` inside compiled code goes straight into the engine, where it meets compiled segments alone."""
+"""``loss.backward()`` inside compiled code goes straight to compiled segments, where it meets nothing else."""
 
 from __future__ import annotations
 
@@ -111,6 +111,112 @@ def test_straight_into_the_engine() -> None:
 )
 def test_as_in_eager(backward: Callable[[torch.Tensor], None]) -> None:
     check(backward)
+
+
+def engines_passes(run: Callable[[], Any]) -> int:
+    """How many passes torch's engine begins: it numbers them."""
+
+    def number() -> int:
+        x = torch.ones(1, requires_grad=True)
+        x.register_hook(lambda grad: numbers.append(torch._C._current_graph_task_id()))
+        x.sum().backward()
+        return numbers.pop()
+
+    numbers: list[int] = []
+    before = number()
+    run()
+    return number() - before - 1
+
+
+def test_one_segment_needs_no_engine() -> None:
+    net, step = settled()
+    assert engines_passes(lambda: step(torch.ones(2, 3))) == 0
+    net[0].weight.register_post_accumulate_grad_hook(lambda param: None)
+    assert engines_passes(lambda: step(torch.ones(2, 3))) == 1
+
+
+class Tied(nn.Module):
+    """A weight that is used twice, one that is frozen, and one that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.frozen, self.unused = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.frozen(self.layer(x)).tanh()).square().mean()
+
+
+@pytest.mark.parametrize("clears", [True, False])
+@pytest.mark.parametrize("scale", [1.0, float("nan")])
+def test_gradients_of_a_pass_without_the_engine(clears: bool, scale: float) -> None:
+    results = []
+    for compile in (lambda step: step, lambda step: gradc.compile(step, options=OPTIONS)):
+        net = Tied()
+
+        def step(x: torch.Tensor) -> None:
+            if clears:
+                net.zero_grad()
+            (net(x) * scale).backward()
+
+        run, firsts = compile(step), []
+        for number in range(5):
+            run(torch.full((2, 3), 0.1 * number))
+            firsts.append(net.layer.weight.grad)
+        assert clears or all(grad is firsts[0] for grad in firsts)
+        results.append([[param.grad for param in net.parameters()], [grad.stride() for grad in firsts if grad is not None]])
+    assert same_bits(*results)
+    assert engines_passes(lambda: run(torch.ones(2, 3))) == 0
+
+
+def test_gradients_are_the_leafs_own() -> None:
+    """Nobody else holds them, so that the next ones are added in place, and dropping one frees it."""
+    net, step = settled()
+    step(torch.ones(2, 3))
+    before = {id(param): param.grad.untyped_storage().data_ptr() for param in net.parameters() if param.grad is not None}
+    for param in net.parameters():
+        assert param.grad is not None and torch._C._storage_Use_Count(param.grad.untyped_storage()._cdata) <= 2
+        assert param.grad.grad_fn is None and not param.grad.requires_grad
+    assert len(before) == 4
+
+
+@torch.library.custom_op("gradc_run_segments::note_pass", mutates_args=())
+def note_pass(grad: torch.Tensor) -> torch.Tensor:
+    passes_noted.append(torch._C._current_graph_task_id())
+    return grad.clone()
+
+
+passes_noted: list[int] = []
+note_pass.register_fake(torch.empty_like)
+note_pass.register_autograd(lambda ctx, grad: note_pass(grad))
+
+
+def test_python_in_a_pass_finds_that_pass() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> None:
+        note_pass(x * weight).sum().backward()
+
+    run = gradc.compile(step, options=OPTIONS)
+    for _ in range(4):
+        passes_noted.clear()
+        run(torch.ones(3))
+        assert passes_noted[-2] == -1 and passes_noted[-1] >= 0  # the first call traces it, too
+
+
+def test_a_hook_on_the_loss_is_called() -> None:
+    seen: list[torch.Tensor] = []
+
+    def backward(loss: torch.Tensor) -> None:
+        torch._dynamo.graph_break()
+        loss.register_hook(seen.append)
+        loss.backward()
+
+    _, step = settled(backward)
+    seen.clear()
+    step(torch.ones(2, 3))
+    assert len(seen) == 1
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ def _tables(dtype: torch.dtype) -> list[torch.Tensor]:
     table = (torch.randn(5, 60) * 100).to(dtype)
     wide = [
         table,
-        table[:, :3].contiguous(),
+        *(table[:, :width].contiguous() for width in (2, 3, 4)),
         table[:, 0].contiguous(),
         table.reshape(5, 3, 20).contiguous(),
         table[:, :1].contiguous(),

@@ -176,3 +176,31 @@ def test_windows_that_overlap_are_not_met_in_parts():
         return first, second, third, read_after * 1, written_after * 1
 
     check_agree(function, [torch.randn(20_000), torch.randn(15_000)])
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda a: [a.t()],
+        lambda a: [a.t().unsqueeze(0).detach()],
+        lambda a: [a[2:, 1:]],
+        lambda a: [a[2:, 1:].t(), a[0]],  # two views
+        lambda a: [a.view(-1), a],  # and the value itself
+        lambda a: a.split(4),
+        lambda a: [a.detach().mul_(2).t()],  # written into
+        lambda a: [a.t(), aten.cumsum(a.t(), 0)],  # read by a call with tensors
+    ],
+)
+def test_a_view_that_leaves_while_its_value_does_not(show):
+    def function(x, w):
+        first, second = torch.mm(x, w), x.sum(0, keepdim=True) * 2
+        return [*show(first), second.view(8), (first + 1).sum(0)]
+
+    inputs = [torch.randn(8, 8), torch.randn(8, 8)]
+    check_agree(function, inputs)
+    run = executor.lower(capture(function, inputs))
+    for _ in range(3):
+        outputs, expected = run(list(inputs)), function(*inputs)
+        for out, eager in zip(outputs, expected, strict=True):
+            assert (out._version, out.untyped_storage().nbytes()) == (eager._version, eager.untyped_storage().nbytes())
+            assert not out._is_view()

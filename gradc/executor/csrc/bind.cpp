@@ -86,6 +86,7 @@ class Builder {
     step.deaths = spec.get<std::vector<Index>>("deaths");
     const auto symbol = c10::Symbol::fromQualString(step.op.operator_name().name);
     step.is_foreign = !symbol.is_aten() && !symbol.is_prims();
+    plan_->has_foreign_steps = plan_->has_foreign_steps || step.is_foreign;
     if (!step.is_foreign && !plan_->is_dispatched && tracks_versions(step.op)) {
       step.writes = spec.get<std::vector<Index>>("writes");
       step.shares = spec.get<std::vector<std::pair<Index, Index>>>("shares");

@@ -186,6 +186,7 @@ struct Plan {
   std::string name;
   std::vector<std::optional<Meta>> metas;
   bool is_static = false;
+  bool has_foreign_steps = false;
   bool is_dispatched = false; // runs above autograd, in grad mode: versions, views and graphs are torch's to keep
   std::vector<Index> inputs;
   std::vector<Index> unread;

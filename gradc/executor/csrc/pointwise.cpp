@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
+#include <algorithm>
 #include <array>
 
 namespace gradc {
@@ -26,6 +27,12 @@ T* spread(T* out, const T* in, const Input& input, size_t dimension) {
       out = spread(out, in + i * stride, input, dimension + 1);
     }
     return out;
+  }
+  if (stride == 1) {
+    return std::copy_n(in, size, out);
+  }
+  if (stride == 0) {
+    return std::fill_n(out, size, *in);
   }
   for (int64_t i = 0; i < size; ++i) {
     out[i] = in[i * stride];

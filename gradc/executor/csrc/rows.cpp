@@ -9,7 +9,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace gradc {
 namespace {
@@ -37,14 +39,30 @@ int64_t row_of(int64_t number, const Rows& rows) {
   return number < 0 ? number + rows.num_rows : number;
 }
 
+// `function` with the row's length as a constant, if it is one of a point's, for which the compiler needs no inner loop.
+template <class Function>
+void with_length(int64_t size, Function function) {
+  switch (size) {
+    case 1:
+      return function(std::integral_constant<int64_t, 1>());
+    case 2:
+      return function(std::integral_constant<int64_t, 2>());
+    case 3:
+      return function(std::integral_constant<int64_t, 3>());
+    case 4:
+      return function(std::integral_constant<int64_t, 4>());
+    default:
+      return function(size);
+  }
+}
+
 template <class T>
 void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows) {
-  for (int64_t i = 0; i < rows.count; ++i, out += rows.size) {
-    const T* row = table + row_of(numbers[i], rows) * rows.stride;
-    for (int64_t j = 0; j < rows.size; ++j) {
-      out[j] = row[j];
+  with_length(rows.size, [&](auto size) {
+    for (int64_t i = 0; i < rows.count; ++i, out += size) {
+      std::copy_n(table + row_of(numbers[i], rows) * rows.stride, static_cast<int64_t>(size), out);
     }
-  }
+  });
 }
 
 template <class T>
@@ -61,12 +79,14 @@ void call_take(const Step& step, Frame& frame) {
 
 template <class T>
 void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
-  for (int64_t i = 0; i < rows.count; ++i, added += rows.size) {
-    T* row = out + row_of(numbers[i], rows) * rows.stride;
-    for (int64_t j = 0; j < rows.size; ++j) {
-      row[j] += added[j];
+  with_length(rows.size, [&](auto size) {
+    for (int64_t i = 0; i < rows.count; ++i, added += size) {
+      T* row = out + row_of(numbers[i], rows) * rows.stride;
+      for (int64_t j = 0; j < size; ++j) {
+        row[j] += added[j];
+      }
     }
-  }
+  });
 }
 
 template <class T>

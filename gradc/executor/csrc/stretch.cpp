@@ -167,6 +167,7 @@ class Finder {
         std::for_each(step.outs.begin(), step.outs.end(), [&](Index slot) { need(slot); });
       }
     }
+    find_shown();
     fit_arena();
     for (bool changed = true; changed;) {
       const size_t before = needed_.size();
@@ -175,6 +176,37 @@ class Finder {
       }
       changed = needed_.size() != before;
     }
+  }
+
+  // Where nothing but one view of a value must be a tensor, as of a weight's gradient its transpose, the value's own tensor would be
+  // made for nothing. Not of what is written into: its version is the view's.
+  void find_shown() {
+    for (Root& root : roots_) {
+      const bool may_show = root.made >= 0 && is_direct(root.made) && !is_needed(root.slot);
+      root.shown = may_show ? root.slot : -1;
+    }
+    for (Index index = begin_; index < end_; ++index) {
+      const Step& step = step_at(index);
+      for (const View& view : step.views) {
+        Root& root = roots_[places_[view.slot].root];
+        if (is_needed(view.slot) && root.shown >= 0) {
+          root.shown = root.shown == root.slot && step.views.size() == 1 && !view.is_same ? view.slot : -1;
+        }
+      }
+      for (const Index slot : step.writes) {
+        if (const auto place = places_.find(slot); place != places_.end()) {
+          roots_[place->second.root].shown = -1;
+        }
+      }
+    }
+    for (Root& root : roots_) {
+      root.shown = root.shown == root.slot ? -1 : root.shown;
+    }
+  }
+
+  bool is_shown(Index slot) const {
+    const auto place = places_.find(slot);
+    return place != places_.end() && roots_[place->second.root].shown == slot;
   }
 
   void need(Index slot) {
@@ -188,7 +220,8 @@ class Finder {
   // What a step's tensors need beside themselves: a view its base, and all views of the call; a version counter its owner.
   void need_with(const Step& step) {
     const auto& views = step.views;
-    const bool makes_tensors = std::any_of(views.begin(), views.end(), [&](const View& view) { return is_needed(view.slot); });
+    const auto is_made = [&](const View& view) { return is_needed(view.slot) && !is_shown(view.slot); };
+    const bool makes_tensors = std::any_of(views.begin(), views.end(), is_made);
     for (const View& view : step.views) {
       if (makes_tensors) {
         need(view.slot);
@@ -207,7 +240,7 @@ class Finder {
   // Values that are too large for the arena are tensors.
   void fit_arena() {
     for (const Root& root : roots_) {
-      if (root.made >= 0 && root.bytes > most_arena_bytes / 4) {
+      if (root.made >= 0 && root.shown < 0 && root.bytes > most_arena_bytes / 4) {
         need(root.slot);
       }
     }
@@ -218,7 +251,7 @@ class Finder {
   void make_calls() {
     for (Index index = begin_; index < end_; ++index) {
       const Step& step = step_at(index);
-      if (step.views.empty() || is_needed(step.views[0].slot)) {
+      if (step.views.empty() || (is_needed(step.views[0].slot) && !is_shown(step.views[0].slot))) {
         add_call(index);
       }
     }
@@ -229,8 +262,8 @@ class Finder {
     StretchCall call{index, is_direct(index)};
     if (call.is_direct) {
       stretch_->needs_full_precision = stretch_->needs_full_precision || step.needs_full_precision;
-      if (!is_in_place(step) && is_needed(step.outs[0])) {
-        call.makes = step.outs[0];
+      if (!is_in_place(step)) {
+        make(step.outs[0], call);
       }
       for (const Index slot : step.writes) {
         if (is_needed(slot)) {
@@ -239,6 +272,18 @@ class Finder {
       }
     }
     stretch_->calls.push_back(std::move(call));
+  }
+
+  // The tensor that takes the result in `slot`, if there is one.
+  void make(Index slot, StretchCall& call) const {
+    const auto place = places_.find(slot);
+    const Index shown = place == places_.end() ? -1 : roots_[place->second.root].shown;
+    if (shown >= 0) {
+      call.makes = shown;
+      call.view_offset = places_.at(shown).offset / static_cast<int64_t>(c10::elementSize(meta_of(shown).dtype));
+    } else if (is_needed(slot)) {
+      call.makes = slot;
+    }
   }
 
   // ---- chains
@@ -294,7 +339,7 @@ class Finder {
 
   void note_uses() {
     for (Root& root : roots_) {
-      root.is_tensor = is_needed(root.slot);
+      root.is_tensor = is_needed(root.slot) || root.shown >= 0;
       root.first = stretch_->calls.size() - 1;
     }
     for (size_t i = 0; i < stretch_->calls.size(); ++i) {
@@ -336,7 +381,7 @@ class Finder {
     size_t last = done ? done - 1 : 0;
     if (place != places_.end()) {
       const Root& root = roots_[place->second.root];
-      last = root.slot == slot ? std::max(last, root.last) : last;
+      last = root.slot == slot || root.shown == slot ? std::max(last, root.last) : last;
     }
     stretch_->calls[last].releases.push_back(slot);
   }

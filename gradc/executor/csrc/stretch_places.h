@@ -7,12 +7,14 @@
 
 namespace gradc {
 
-// A value's memory, with all its views. `made` is the step that makes it, -1 for a tensor made before the stretch. `first` and `last`
-// are the first and last call of the stretch that use the memory.
+// A value's memory, with all its views. `made` is the step that makes it, -1 for a tensor made before the stretch. `shown` is the slot of
+// the one view that is a tensor, where the value itself is none; else -1. `first` and `last` are the first and last call of the stretch
+// that use the memory.
 struct Root {
   Index slot = 0;
   Index made = -1;
   int64_t bytes = 0;
+  Index shown = -1;
   bool is_tensor = false;
   size_t first = 0, last = 0;
   Address address{};

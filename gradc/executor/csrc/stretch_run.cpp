@@ -74,8 +74,13 @@ std::byte* at(const Address& address, const Buffers& buffers) {
 
 void make_tensor(const StretchCall& call, Frame& frame, Buffers& buffers) {
   if (call.makes >= 0) {
-    at::Tensor made = result_memory(frame.plan.steps[call.step], frame);
+    const Step& step = frame.plan.steps[call.step];
+    at::Tensor made = result_memory(step, frame);
     buffers[call.out.buffer] = static_cast<std::byte*>(made.mutable_data_ptr());
+    if (call.makes != step.outs[0]) {
+      const Meta& meta = *frame.plan.metas[call.makes];
+      made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, call.view_offset);
+    }
     frame.slots[call.makes] = std::move(made);
   }
 }

@@ -11,10 +11,12 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 namespace gradc {
@@ -114,7 +116,53 @@ bool take_first(AccumulateGrad& node, at::Tensor& grad) {
   return true;
 }
 
+void give(AccumulateGrad& leaf, at::Tensor grad) {
+  if (take_first(leaf, grad)) {
+    return;
+  }
+  variable_list alone;
+  alone.push_back(std::move(grad));
+  leaf(std::move(alone));
+}
+
 } // namespace
+
+bool leads_to_unwatched_leaves(const Node& node) {
+  using Held = std::pair<const Node*, size_t>; // with the number of those that hold it
+  std::vector<Held> shared; // once for each edge
+  for (const auto& edge : node.next_edges()) {
+    auto* target = edge.function.get();
+    if (!target) {
+      continue;
+    }
+    if (typeid(*target) != typeid(AccumulateGrad) || has_hooks(*target) || !static_cast<AccumulateGrad*>(target)->variable.is_cpu()) {
+      return false;
+    }
+    if (const auto holders = edge.function.use_count(); holders != 1) {
+      shared.emplace_back(target, holders);
+    }
+  }
+  std::sort(shared.begin(), shared.end());
+  return std::all_of(shared.begin(), shared.end(), [&](const Held& held) {
+    const auto [first, last] = std::equal_range(shared.begin(), shared.end(), held);
+    return static_cast<size_t>(last - first) == held.second;
+  });
+}
+
+void give_to_leaves(Node& node, variable_list grads) {
+  const auto is_good = [&](const auto& edge, const at::Tensor& grad) {
+    return !grad.defined() || !edge.function || is_taken_as_is(grad, edge.function->input_metadata(edge.input_nr));
+  };
+  const auto& edges = node.next_edges();
+  if (!std::equal(edges.begin(), edges.end(), grads.begin(), is_good)) {
+    torch::autograd::validate_outputs(edges, grads, [&](const std::string& text) { return node.name() + ": " + text; });
+  }
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i].defined() && edges[i].function) {
+      give(static_cast<AccumulateGrad&>(*edges[i].function), std::move(grads[i]));
+    }
+  }
+}
 
 void accumulate_unwatched(Node& node, variable_list& grads) {
   if (!is_plain_pass() || !node.post_hooks().empty()) {
@@ -134,13 +182,7 @@ void accumulate_unwatched(Node& node, variable_list& grads) {
   // Called or not, the callback goes with the graph task, whether that ends well or in an error.
   torch::autograd::Engine::get_default_engine().queue_callback([hidden = std::move(hidden)]() mutable { hidden.reset(); });
   for (size_t i = 0; i < positions.size(); ++i) {
-    auto& grad = grads[positions[i]];
-    if (take_first(static_cast<AccumulateGrad&>(*leaves[i]), grad)) {
-      continue;
-    }
-    variable_list alone;
-    alone.push_back(std::move(grad));
-    (*leaves[i])(std::move(alone));
+    give(static_cast<AccumulateGrad&>(*leaves[i]), std::move(grads[positions[i]]));
   }
 }
 

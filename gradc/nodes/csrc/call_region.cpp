@@ -71,7 +71,7 @@ std::vector<bool> find_own(const std::vector<SavedLayout>& sources, const std::v
   std::vector<std::pair<size_t, Holder>> sharing; // with the number of the source
   std::vector<Holder> holders; // each once, whatever number of sources it has
   for (size_t i = 0; i < sources.size() && !has_hooks; ++i) {
-    if (sources[i].entry >= 0) {
+    if (sources[i].entry >= 0 && !sources[i].is_transposed) {
       const at::Tensor& tensor = values[sources[i].position].toTensor();
       is_own[i] = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
       if (tensor.use_count() == 1 && !is_own[i]) {
@@ -107,6 +107,14 @@ void set_edges_of_values(
   }
 }
 
+SavedVariable transpose_to_save(SegmentNode& node, int64_t entry, const at::Tensor& matrix) {
+  const at::Tensor transposed = transpose_below_autograd(matrix);
+  if (entry >= 0) {
+    torch::autograd::impl::set_gradient_edge(transposed, Edge(node.getptr(), static_cast<uint32_t>(entry)));
+  }
+  return SavedVariable(transposed, /*is_output=*/entry >= 0);
+}
+
 void save_tensors(
     SegmentNode& node,
     const std::vector<bool>& is_own,
@@ -114,8 +122,8 @@ void save_tensors(
     const std::vector<c10::IValue>& values,
     bool has_hooks) {
   const auto& sources = node.layout().saved;
-  std::vector<SavedVariable> saved(sources.size());
-  variable_list kept, own;
+  SegmentNode::SavedTensors saved;
+  saved.variables.resize(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     const auto& source = sources[i];
     if (!source.spoilt.empty()) {
@@ -123,14 +131,21 @@ void save_tensors(
     }
     const auto& tensor = (source.is_primal ? primals : values)[source.position].toTensor();
     if (is_own[i] || source.is_kept) {
-      auto& plain = is_own[i] ? own : kept;
+      auto& plain = is_own[i] ? saved.own : saved.kept;
       plain.resize(sources.size());
       plain[i] = tensor;
+    } else if (source.is_transposed && !has_hooks && has_plain_keys(tensor) && !tensor.is_inference()) {
+      saved.transposes.resize(sources.size());
+      saved.is_transpose.resize(sources.size());
+      saved.transposes[i] = SavedTranspose(tensor, source.entry >= 0);
+      saved.is_transpose[i] = true;
+    } else if (source.is_transposed) {
+      saved.variables[i] = transpose_to_save(node, source.entry, tensor);
     } else {
-      saved[i] = SavedVariable(tensor, !source.is_primal && source.owner == static_cast<int64_t>(node.number()));
+      saved.variables[i] = SavedVariable(tensor, !source.is_primal && source.owner == static_cast<int64_t>(node.number()));
     }
   }
-  node.save(std::move(saved), std::move(kept), std::move(own), /*is_repacked=*/has_hooks);
+  node.save(std::move(saved), /*is_repacked=*/has_hooks);
 }
 
 } // namespace

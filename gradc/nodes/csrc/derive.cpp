@@ -23,8 +23,8 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
       is_hidden_released_ || std::find(is_released_.begin(), is_released_.end(), true) != is_released_.end();
   TORCH_CHECK(!is_freed, torch::autograd::ERR_BACKWARD_TWICE);
   variable_list saved;
-  saved.reserve(saved_.size());
-  for (size_t position = 0; position < saved_.size(); ++position) {
+  saved.reserve(saved_.variables.size());
+  for (size_t position = 0; position < saved_.variables.size(); ++position) {
     if (!layout().saved[position].spoilt.empty()) {
       saved.emplace_back(); // none of what is kept; Python raises if a node that runs would read it
       continue;

@@ -33,7 +33,8 @@ struct ExitLayout {
 // One saved tensor: a primal, or a value; `owner` is the segment whose node made it, or -1. One that `is_kept` the user's code
 // keeps by itself: no hook sees it, nothing checks its version, and backward does not free it. `spoilt` is the error for reading
 // what was written into after it was saved: such a tensor has no position. Empty for any other. `entry` is the input of this node
-// where gradients of the tensor come in, of a value that is for this node alone; -1 for any other.
+// where gradients of the tensor come in, of a value that is for this node alone; -1 for any other. `is_transposed`: not the primal, but
+// its transpose, which is for this node alone as well.
 struct SavedLayout {
   bool is_primal = false;
   int64_t position = 0;
@@ -41,6 +42,7 @@ struct SavedLayout {
   bool is_kept = false;
   std::string spoilt;
   int64_t entry = -1;
+  bool is_transposed = false;
 };
 
 // Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and

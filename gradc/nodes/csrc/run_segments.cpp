@@ -35,15 +35,24 @@ bool backward_of_segments(PyObject* root) {
     return false;
   }
   const at::Tensor tensor = THPVariable_Unpack(root);
-  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || is_anybody_listening() ||
-      !consists_of_segments({tensor})) {
+  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || is_anybody_listening()) {
     return false;
   }
-  const torch::autograd::edge_list roots = {torch::autograd::impl::gradient_edge(tensor)};
-  const torch::autograd::variable_list ones = {at::ones_like(tensor, {}, at::MemoryFormat::Preserve)};
+  const auto edge = torch::autograd::impl::gradient_edge(tensor);
+  auto* segment = dynamic_cast<SegmentNode*>(edge.function.get());
+  if (!segment) {
+    return false;
+  }
+  const at::Tensor one = at::ones_like(tensor, {}, at::MemoryFormat::Preserve);
   const pybind11::gil_scoped_release no_gil;
+  if (segment->run_alone(edge.input_nr, one)) {
+    return true;
+  }
+  if (!consists_of_segments({tensor})) {
+    return false;
+  }
   torch::autograd::Engine::get_default_engine().execute(
-      roots, ones, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+      {edge}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   return true;
 }
 

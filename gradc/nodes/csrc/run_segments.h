@@ -1,4 +1,5 @@
-// A backward pass through compiled segments alone, without what torch's Python does before the engine begins.
+// A backward pass through compiled segments alone, without what torch's Python does before the engine begins; and through one segment
+// and the leaves behind it, without the engine.
 #pragma once
 
 struct _object; // PyObject

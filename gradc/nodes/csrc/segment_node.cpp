@@ -32,11 +32,9 @@ bool has_free_strides(const at::Tensor& tensor) {
 
 } // namespace
 
-void SegmentNode::save(std::vector<SavedVariable> saved, variable_list kept, variable_list own, bool is_repacked) {
+void SegmentNode::save(SavedTensors saved, bool is_repacked) {
   saved_ = std::move(saved);
-  kept_ = std::move(kept);
-  own_ = std::move(own);
-  is_released_.assign(saved_.size(), false);
+  is_released_.assign(saved_.variables.size(), false);
   is_repacked_ = is_repacked;
 }
 
@@ -67,9 +65,12 @@ std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& SegmentNode::ten
 void SegmentNode::release_variables() {}
 
 void SegmentNode::free(size_t position) {
-  saved_[position] = SavedVariable();
-  if (!own_.empty()) {
-    own_[position] = at::Tensor();
+  saved_.variables[position] = SavedVariable();
+  if (!saved_.own.empty()) {
+    saved_.own[position] = at::Tensor();
+  }
+  if (is_transpose(position)) {
+    saved_.transposes[position] = SavedTranspose();
   }
 }
 
@@ -82,35 +83,48 @@ void SegmentNode::release(const std::vector<int64_t>& read, bool frees_hidden) {
 }
 
 bool SegmentNode::is_kept(size_t position) const {
-  return !kept_.empty() && kept_[position].defined();
+  return !saved_.kept.empty() && saved_.kept[position].defined();
 }
 
 bool SegmentNode::is_own(size_t position) const {
-  return !own_.empty() && own_[position].defined();
+  return !saved_.own.empty() && saved_.own[position].defined();
+}
+
+bool SegmentNode::is_transpose(size_t position) const {
+  return !saved_.is_transpose.empty() && saved_.is_transpose[position];
 }
 
 at::Tensor SegmentNode::unpack(size_t position) {
   const auto& spoilt = layout().saved[position].spoilt;
   TORCH_CHECK(spoilt.empty(), spoilt);
   if (is_own(position)) {
-    return own_[position];
+    return saved_.own[position];
   }
-  return is_kept(position) ? kept_[position] : saved_[position].unpack(getptr());
+  if (is_transpose(position)) {
+    return saved_.transposes[position].unpack();
+  }
+  return is_kept(position) ? saved_.kept[position] : saved_.variables[position].unpack(getptr());
 }
 
-// A value of the node's own has none while it is saved: it would hold the node that holds it.
+// What is the node's own has none while it is saved: it would hold the node that holds it.
 at::Tensor SegmentNode::unpack_with_history(size_t position) {
   at::Tensor tensor = unpack(position);
-  if (!is_own(position)) {
+  if (!is_own(position) && !is_transpose(position)) {
     return tensor;
   }
-  auto made = torch::autograd::make_variable(tensor, torch::autograd::Edge(getptr(), layout().saved[position].entry));
-  torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(tensor));
-  return made;
+  if (const auto entry = layout().saved[position].entry; entry >= 0) {
+    auto made = torch::autograd::make_variable(tensor, torch::autograd::Edge(getptr(), entry));
+    torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(tensor));
+    tensor = std::move(made);
+  }
+  if (is_transpose(position)) {
+    saved_.transposes[position].share_version(tensor);
+  }
+  return tensor;
 }
 
 void SegmentNode::release_all() {
-  for (size_t position = 0; position < saved_.size(); ++position) {
+  for (size_t position = 0; position < saved_.variables.size(); ++position) {
     free(position);
     is_released_[position] = !is_kept(position);
   }
@@ -134,17 +148,27 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(*this, grads);
   }
-  if (is_compilable && !is_repacked_ && !WalkedRun::of(*this) && !saved_.empty()) {
+  if (is_compilable && !is_repacked_ && !WalkedRun::of(*this) && !saved_.variables.empty()) {
     accumulate_unwatched(*this, grads);
   }
   return grads;
 }
 
-variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilable) {
+std::vector<bool> SegmentNode::needed_now() const {
   std::vector<bool> needed(num_outputs());
   for (size_t i = 0; i < needed.size(); ++i) {
     needed[i] = task_should_compute_output(i);
   }
+  return needed;
+}
+
+Key SegmentNode::key_now(const variable_list& tangents, const std::vector<bool>& needed) const {
+  Key key = make_key(region_->forced_autocast, tangents, layout().entries.size(), needed);
+  return complete(std::move(key), may_add_up(), written_over(tangents));
+}
+
+variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilable) {
+  const auto needed = needed_now();
   if (!is_compilable) {
     return derive(tangents, needed);
   }
@@ -152,15 +176,30 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
     return unpack_in_turn(tangents, needed);
   }
   auto& cache = region_->backwards[number_];
-  const bool adds_up = may_add_up();
-  const auto owned = written_over(tangents);
-  Key key = complete(make_key(region_->forced_autocast, tangents, layout().entries.size(), needed), adds_up, owned);
+  Key key = key_now(tangents, needed);
   auto found = cache.find(key);
   if (!found.is_known) {
-    found.backward = region_->derive->compile(number_, tangents, needed, adds_up, owned);
+    found.backward = region_->derive->compile(number_, tangents, needed, may_add_up(), written_over(tangents));
     cache.keep(std::move(key), found.backward);
   }
-  return found.backward ? replay(*found.backward, std::move(tangents)) : derive(tangents, needed);
+  const bool keeps_graph = torch::autograd::get_current_graph_task_keep_graph();
+  return found.backward ? replay(*found.backward, std::move(tangents), keeps_graph) : derive(tangents, needed);
+}
+
+bool SegmentNode::run_alone(size_t entry, const at::Tensor& tangent) {
+  const std::lock_guard lock(mutex_);
+  if (has_hooks(*this) || is_repacked_ || is_entered_inside() || !leads_to_unwatched_leaves(*this)) {
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  variable_list tangents(num_inputs());
+  tangents[entry] = tangent;
+  const auto found = region_->backwards[number_].find(key_now(tangents, needed_now()));
+  if (!found.backward || found.backward->plan->has_foreign_steps) {
+    return false;
+  }
+  give_to_leaves(*this, replay(*found.backward, std::move(tangents), /*keeps_graph=*/false));
+  return true;
 }
 
 // Whether what was compiled for a key may serve: nothing that a key does not tell.
@@ -203,7 +242,7 @@ std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) co
   return positions;
 }
 
-variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents) {
+variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents, bool keeps_graph) {
   refuse_second_backward(backward.released, backward.frees_hidden);
   std::vector<c10::IValue> inputs;
   inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
@@ -221,7 +260,7 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   for (const auto symbol : symbols_) {
     inputs.emplace_back(symbol);
   }
-  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+  if (!keeps_graph) {
     release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
   }
   auto results = run(*backward.plan, std::move(inputs));

@@ -9,14 +9,15 @@
 //
 // Ownership.  A node owns its saved tensors until a backward without retain_graph runs it. They are SavedVariables, so
 //             version checks, ambient saved-tensors hooks and what unpacks under create_graph are torch's own; but for what
-//             the user's code keeps by itself, plain tensors that live as long as the node, and for values that only the
-//             node knows of: nobody can write into them, so they are plain tensors, too. A node
+//             the user's code keeps by itself, plain tensors that live as long as the node; for values that only the
+//             node knows of: nobody can write into them, so they are plain tensors, too; and for transposes of primals. A node
 //             holds its region's layout, never the region's Python object but through the layout's `derive`.
 // The GIL.    Building nodes holds it (pack hooks are Python). A backward whose key is known never takes it; a miss, and
 //             whatever only Python can do, does.
 #pragma once
 
 #include "nodes/csrc/region_layout.h"
+#include "nodes/csrc/saved_transpose.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -40,18 +41,25 @@ struct SegmentNode : torch::autograd::Node {
   std::string name() const override {
     return "gradc::Segment";
   }
-  // All three by the same positions; `kept` and `own` are undefined for what is a SavedVariable, and empty if all are.
-  void save(
-      std::vector<torch::autograd::SavedVariable> saved,
-      torch::autograd::variable_list kept,
-      torch::autograd::variable_list own,
-      bool is_repacked);
+  // By the same positions, each of which one of them has.
+  struct SavedTensors {
+    std::vector<torch::autograd::SavedVariable> variables;
+    torch::autograd::variable_list kept; // what the user's code keeps
+    torch::autograd::variable_list own; // what nobody else has
+    std::vector<SavedTranspose> transposes;
+    std::vector<bool> is_transpose; // these four are empty, or have all positions
+  };
+  void save(SavedTensors saved, bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
   // Whether gradients may come in for saved values alone, past the outputs.
   bool is_entered_inside() const {
     return num_inputs() > layout().num_tangents;
   }
+  // The whole of a backward pass that begins and ends here, without the engine, whose own work is longer than a small layer's. False,
+  // with nothing done, where the node does not lead to unwatched leaves alone, where a hook looks at it, where nothing is compiled for
+  // such a pass, or where Python would run inside: it could ask which pass this is.
+  bool run_alone(size_t entry, const at::Tensor& tangent);
   const SegmentLayout& layout() const {
     return region_->segments[number_];
   }
@@ -70,8 +78,10 @@ struct SegmentNode : torch::autograd::Node {
   bool may_add_up() const;
   std::vector<int64_t> written_over(const torch::autograd::variable_list& tangents) const;
   void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
+  std::vector<bool> needed_now() const;
+  Key key_now(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   torch::autograd::variable_list replay(
-      const CompiledBackward& backward, torch::autograd::variable_list&& tangents);
+      const CompiledBackward& backward, torch::autograd::variable_list&& tangents, bool keeps_graph);
   torch::autograd::variable_list unpack_in_turn(
       const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
@@ -82,6 +92,7 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
   bool is_kept(size_t position) const;
   bool is_own(size_t position) const;
+  bool is_transpose(size_t position) const;
   at::Tensor unpack(size_t position);
   at::Tensor unpack_with_history(size_t position);
   void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
@@ -93,9 +104,7 @@ struct SegmentNode : torch::autograd::Node {
   size_t number_;
   std::vector<int64_t> symbols_;
   std::vector<int64_t> shapes_;
-  std::vector<torch::autograd::SavedVariable> saved_;
-  torch::autograd::variable_list kept_; // what the user's code keeps
-  torch::autograd::variable_list own_; // what nobody else has
+  SavedTensors saved_;
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;

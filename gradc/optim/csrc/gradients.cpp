@@ -47,9 +47,10 @@ bool clear_gradients(PyObject* params) {
     if (!is_leaf_of_torchs(param)) {
       return false;
     }
-    const at::Tensor kept = THPVariable_Unpack(param);
-    if (kept.grad().defined()) {
-      const at::Tensor dies_here = std::exchange(kept.mutable_grad(), at::Tensor());
+    const auto kept = py::reinterpret_borrow<py::object>(param); // what dies may run Python
+    const at::Tensor& leaf = THPVariable_Unpack(param);
+    if (leaf.grad().defined()) {
+      const at::Tensor dies_here = std::exchange(leaf.mutable_grad(), at::Tensor());
     }
   }
   return true;

@@ -33,9 +33,9 @@ SegmentLayout make_segment(const py::handle& segment) {
   }
   layout.shared = spec.get<std::vector<std::vector<size_t>>>("shared");
   layout.targets = spec.get<std::vector<std::vector<size_t>>>("targets");
-  using Saved = std::tuple<bool, int64_t, int64_t, bool, std::string, int64_t>;
-  for (const auto& [is_primal, position, owner, is_kept, spoilt, entry] : spec.all<Saved>("saved")) {
-    layout.saved.push_back({is_primal, position, owner, is_kept, spoilt, entry});
+  using Saved = std::tuple<bool, int64_t, int64_t, bool, std::string, int64_t, bool>;
+  for (const auto& [is_primal, position, owner, is_kept, spoilt, entry, is_transposed] : spec.all<Saved>("saved")) {
+    layout.saved.push_back({is_primal, position, owner, is_kept, spoilt, entry, is_transposed});
     layout.has_spoilt = layout.has_spoilt || !spoilt.empty();
   }
   layout.num_tangents = spec.get<size_t>("num_tangents");
