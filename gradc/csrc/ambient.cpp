@@ -1,5 +1,7 @@
 #include "csrc/ambient.h"
 
+#include "csrc/plain.h"
+
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
@@ -10,7 +12,6 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -148,7 +149,7 @@ std::string_view unsupported_mode() {
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) {
     return "dispatch mode";
   }
-  if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) {
+  if (is_in_forward_mode()) {
     return "forward-mode AD";
   }
   if (torch::autograd::AnomalyMode::is_enabled()) {

@@ -1,6 +1,6 @@
 // Which tensors are plain: what lies in their memory is all that their numbers depend on, so that a kernel may be given the memory.
 //
-//     has_plain_keys(tensor)          is_plain(tensor)          is_plain_on_cpu(value)          -> bool
+//     has_plain_keys(tensor)          is_plain(tensor)          is_plain_on_cpu(value)          is_in_forward_mode()          -> bool
 //
 // Read off the tensor's dispatch keys, by one list of those that a plain tensor may have. It names what is known, not what is
 // strange: a key that a later torch adds makes a tensor that is not plain.
@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/DispatchKeySet.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 namespace gradc {
 
@@ -28,6 +29,11 @@ inline bool has_only(c10::DispatchKeySet keys, c10::DispatchKeySet known, uint64
 // True if the tensor has no key but those of a plain one, and, where that is said, those of a lazy conjugate or negative.
 inline bool has_plain_keys(const at::Tensor& tensor, bool may_be_lazy = false) {
   return has_only(tensor.key_set(), may_be_lazy ? plain_keys | lazy_keys : plain_keys);
+}
+
+// True inside of forward-mode AD, where tensors may have forward gradients.
+inline bool is_in_forward_mode() {
+  return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
 }
 
 // True if a Program may take the tensor for what its memory holds: the keys of a plain one, and no forward gradient beside it.

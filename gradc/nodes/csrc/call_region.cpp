@@ -150,10 +150,11 @@ void save_tensors(
 
 } // namespace
 
+// Forward-mode AD is one of the modes: outside of it no tensor has a forward gradient.
 bool is_watched(const std::vector<c10::IValue>& primals) {
   return !unsupported_mode().empty() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
       std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
-           return primal.isTensor() && (!is_plain(primal.toTensor()) || is_cut_off(primal.toTensor()));
+           return primal.isTensor() && (!has_plain_keys(primal.toTensor()) || is_cut_off(primal.toTensor()));
          });
 }
 

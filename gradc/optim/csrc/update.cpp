@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace gradc {
@@ -142,13 +143,9 @@ bool is_fused_machine() {
   return capability == "AVX2" || capability == "AVX512";
 }
 
+// Outside of forward-mode AD no tensor has a forward gradient.
 bool is_writable(const at::Tensor& tensor) {
-  return tensor.defined() && is_plain(tensor) && tensor.device().is_cpu() && !tensor.is_inference();
-}
-
-bool overlap(const at::Tensor& a, const at::Tensor& b) {
-  const auto *first = static_cast<const char*>(a.const_data_ptr()), *second = static_cast<const char*>(b.const_data_ptr());
-  return first < second + b.nbytes() && second < first + a.nbytes();
+  return tensor.defined() && has_plain_keys(tensor) && tensor.device().is_cpu() && !tensor.is_inference();
 }
 
 void bump_version(const at::Tensor& tensor, uint32_t times) {
@@ -199,12 +196,15 @@ std::string Update::why_not(const std::vector<TensorColumn>& operands) const {
 
 const char* Update::why_not(const Row& operands) const {
   const at::Tensor& parameter = *operands[0];
-  if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense()) {
+  if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense() || is_in_forward_mode()) {
     return "parameter of a kind that only torch's own step takes";
   }
   if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
     return "parameter that is neither float32 nor float64";
   }
+  const auto num_bytes = static_cast<ptrdiff_t>(parameter.nbytes()); // and so of the others
+  std::array<const char*, most_values> starts{static_cast<const char*>(parameter.const_data_ptr())};
+  const auto overlap = [&](size_t i, size_t j) { return std::abs(starts[i] - starts[j]) < num_bytes; };
   for (size_t i = 1; i < num_operands_; ++i) {
     const at::Tensor& other = *operands[i];
     if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
@@ -213,8 +213,9 @@ const char* Update::why_not(const Row& operands) const {
     if (i > 1 && other.strides() != parameter.strides()) {
       return "state that is laid out otherwise than its parameter";
     }
+    starts[i] = static_cast<const char*>(other.const_data_ptr());
     for (size_t j = 0; j < i; ++j) {
-      if ((num_writes_[i] || num_writes_[j]) && overlap(other, *operands[j])) {
+      if ((num_writes_[i] || num_writes_[j]) && overlap(i, j)) {
         return "parameter, gradient and state that share memory";
       }
     }
