@@ -156,3 +156,42 @@ VIEWS = {
 def test_views_with_a_dimension_of_size_1(name):
     check_agree(VIEWS[name], [torch.randn(6, 5)])
     check_agree(VIEWS[name], [torch.randn(5, 6).t()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (7,), (8,), (45,), (64, 5), (3, 5, 7), (719,), (32_767,), (32_768,)], ids=str)
+def test_mse_loss(dtype, shape):
+    a, b = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+    for reduction in ("mean", "sum", "none"):
+        loss = lambda a, b, reduction=reduction: torch.nn.functional.mse_loss(a, b, reduction=reduction)
+        check_agree(loss, [a, b])
+        check_agree(loss, [a * float("nan"), b])
+        check_agree(loss, [a, b.t().contiguous().t() if b.dim() == 2 else b[:1].expand(shape)])
+
+
+def test_mse_loss_goes_straight_to_memory():
+    plan = executor.lower(capture(torch.nn.functional.mse_loss, [torch.randn(64), torch.randn(64)]))
+    assert plan.num_direct == 1
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 3, 4), (1, 5), (0, 3), (3, 300, 40)], ids=str)
+def test_cat(dtype, shape):
+    x = (torch.randn(shape) * 10).to(dtype)
+    for dimension in range(-1, x.dim()):
+        cat = lambda parts, dimension=dimension: torch.cat(parts, dimension)
+        half = x.narrow(dimension, 0, x.shape[dimension] // 2)
+        check_agree(lambda x: cat([x, x * 1, x]), [x])
+        check_agree(lambda x, half: cat([x, half.contiguous(), half]), [x, half])
+        check_agree(lambda x: cat([x.t(), x.t()]) if x.dim() == 2 else cat([x] * 9), [x])
+        check_agree(lambda x: cat([x, x.double() if x.dtype is torch.float32 else x]), [x])
+        check_agree(lambda x: cat([x, x.new_zeros(0)]), [x])
+
+
+def test_cat_between_direct_calls():
+    def function(x, y):
+        gates = torch.cat([x * 2, y + 1, x - y, x * y], 1)
+        return gates * 3, gates[:, 2:5] + 1, torch.cat([gates, gates.neg()])
+
+    check_agree(function, [torch.randn(5, 4), torch.randn(5, 4)])
+    assert executor.lower(capture(function, [torch.randn(5, 4), torch.randn(5, 4)])).num_direct >= 8

@@ -11,7 +11,7 @@
 
 namespace gradc {
 
-inline constexpr size_t most_direct_inputs = 3; // of one call
+inline constexpr size_t most_direct_inputs = 8; // of one call
 
 // Makes `direct` the step's call, of the operands at `positions`. Returns the exact call, which takes the addresses from tensors
 // and makes the result's; null for a null `direct`.

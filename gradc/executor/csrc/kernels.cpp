@@ -1,6 +1,7 @@
 #include "executor/csrc/kernels.h"
 
 #include "executor/csrc/arguments.h"
+#include "executor/csrc/cat.h"
 #include "executor/csrc/fills.h"
 #include "executor/csrc/iterated.h"
 #include "executor/csrc/memory.h"
@@ -194,6 +195,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel rows = find_rows_kernel(plan, step, op)) {
     return rows;
+  }
+  if (const Kernel cat = find_cat_kernel(plan, step, op)) {
+    return cat;
   }
   if (const Kernel fill = find_fill_kernel(plan, step, op)) {
     return fill;

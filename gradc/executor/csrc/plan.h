@@ -90,7 +90,8 @@ struct Product {
 };
 
 // A pointwise op as one loop over memory (loops.h). An input is laid out as the result, or spread over `sizes` by `strides`, or
-// it is the bytes of a number. `element_size` counts bytes; it is 0 for a number.
+// it is the bytes of a number. `element_size` counts bytes; it is 0 for a number. `row_size` is that of the rows by which inputs that lie
+// apart are read; 0 where they have none, or all lie as the result.
 struct Pointwise {
   struct Input {
     size_t element_size = 0;
@@ -101,6 +102,7 @@ struct Pointwise {
   std::vector<Input> inputs;
   int64_t size = 0;
   size_t element_size = 0; // of the result
+  int64_t row_size = 0;
 };
 
 // A matrix whose columns are summed, or of whose one row all is.
@@ -113,6 +115,12 @@ struct Rows {
   Index table = 0, numbers = 0, added = -1;
   int64_t num_rows = 0, stride = 0, size = 0, count = 0;
   bool may_count_from_end = false;
+};
+
+// What is put one behind the other, `count` times: so many bytes of each tensor.
+struct Parts {
+  int64_t count = 0;
+  std::vector<size_t> bytes;
 };
 
 class Iterated;
@@ -141,6 +149,7 @@ struct Step {
   Pointwise pointwise;
   Summed summed;
   Rows rows;
+  Parts parts;
   std::shared_ptr<const Iterated> iterated; // (iterated.h)
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;

@@ -97,7 +97,44 @@ void call_pointwise(const Step& step, void* out, const void* const* given) {
   });
 }
 
+// Row by row, where each input has rows of that size whose elements lie side by side: nothing has to be copied.
+void call_by_rows(const Step& step, void* out, const void* const* given) {
+  const Pointwise& pointwise = step.pointwise;
+  const int64_t row_size = pointwise.row_size;
+  for (int64_t begin = 0; begin < pointwise.size; begin += row_size) {
+    Inputs row{};
+    const void* const* next = given;
+    for (size_t i = 0; i < pointwise.inputs.size(); ++i) {
+      const Input& input = pointwise.inputs[i];
+      if (!input.element_size) {
+        row[i] = input.number.data();
+        continue;
+      }
+      const int64_t start = input.sizes.empty() ? begin : begin / row_size * input.strides[0];
+      row[i] = static_cast<const std::byte*>(*next++) + start * static_cast<int64_t>(input.element_size);
+    }
+    pointwise.loop(static_cast<std::byte*>(out) + begin * static_cast<int64_t>(pointwise.element_size), row.data(), row_size);
+  }
+}
+
 // ---- preparing
+
+// The size of the rows that all inputs have which do not lie as the result; 0 where they have none.
+int64_t row_size_of(const Pointwise& pointwise) {
+  constexpr int64_t least = 8; // shorter ones are copied sooner than looped over
+  int64_t found = 0;
+  for (const Input& input : pointwise.inputs) {
+    if (input.element_size == 0 || input.sizes.empty()) {
+      continue;
+    }
+    const bool has_rows = input.sizes.size() == 2 && input.strides[1] == 1 && input.sizes[1] >= least;
+    if (!has_rows || (found && input.sizes[1] != found)) {
+      return 0;
+    }
+    found = input.sizes[1];
+  }
+  return found;
+}
 
 bool is_alike(const Meta& a, const Meta& b) {
   return a.sizes == b.sizes && a.strides == b.strides;
@@ -211,12 +248,13 @@ std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops
     made.inputs.push_back(std::move(*input));
   }
   made.loop = choose(loops, *dtype, with_number);
+  made.row_size = row_size_of(made);
   return made.loop ? std::optional(std::move(made)) : std::nullopt;
 }
 
 // The operands that are slots, in their order.
 Kernel call_on_slots(Step& step) {
-  const Kernel kernel = call_directly(step, &call_pointwise, {});
+  const Kernel kernel = call_directly(step, step.pointwise.row_size ? &call_by_rows : &call_pointwise, {});
   for (const Operand& operand : step.operands) {
     if (operand.kind == Operand::Kind::slot) {
       step.direct_inputs.push_back(operand.index);

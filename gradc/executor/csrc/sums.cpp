@@ -1,14 +1,18 @@
 #include "executor/csrc/sums.h"
 
 #include "executor/csrc/direct.h"
+#include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Reduction.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace gradc {
 namespace {
@@ -34,7 +38,7 @@ template <class T>
 using Levels = std::array<std::array<T, num_columns>, num_levels>;
 
 template <class T>
-void add(std::array<T, num_columns>& sums, const T* row) {
+[[gnu::always_inline]] inline void add(std::array<T, num_columns>& sums, const T* row) {
   for (int64_t column = 0; column < num_columns; ++column) {
     sums[column] += row[column];
   }
@@ -52,12 +56,17 @@ void carry(Levels<T>& levels, int64_t done, int power) {
 }
 
 template <class T>
-void sum_columns(T* out, const T* in, int64_t rows, int64_t stride, int power) {
+GRADC_WIDE void sum_columns(T* out, const T* in, int64_t rows, int64_t stride, int power) {
   Levels<T> levels{};
-  for (int64_t row = 0; row < rows; ++row) {
-    add(levels[0], in + row * stride);
-    if ((row + 1) % (int64_t{1} << power) == 0) {
-      carry(levels, row + 1, power);
+  const int64_t step = int64_t{1} << power;
+  for (int64_t row = 0; row < rows;) {
+    std::array<T, num_columns> sums = levels[0]; // in registers
+    for (const int64_t end = std::min(rows, row + step); row < end; ++row) {
+      add(sums, in + row * stride);
+    }
+    levels[0] = sums;
+    if (row % step == 0) {
+      carry(levels, row, power);
     }
   }
   for (int level = 1; level < num_levels; ++level) {
@@ -148,20 +157,93 @@ Direct row_sum_of(bool is_mean) {
   return is_mean ? &call_sum_of_row<T, true> : &call_sum_of_row<T, false>;
 }
 
+bool is_one_row(const Meta& in) {
+  const int64_t size = c10::multiply_integers(in.sizes);
+  return is_contiguous(in) && size >= 32 / static_cast<int64_t>(c10::elementSize(in.dtype)) && size < most_elements;
+}
+
 // The sum or mean of all elements, which lie as one row.
 Direct find_full_sum(const Plan& plan, Step& step, bool is_mean) {
   const Meta& in = *plan.metas[step.operands[0].index];
-  const int64_t size = c10::multiply_integers(in.sizes);
-  if (!is_contiguous(in) || size < 32 / static_cast<int64_t>(c10::elementSize(in.dtype)) || size >= most_elements ||
-      !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
+  if (!is_one_row(in) || !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
     return nullptr;
   }
-  step.summed = {1, size};
+  step.summed = {1, c10::multiply_integers(in.sizes)};
   switch (in.dtype) {
     case c10::ScalarType::Float:
       return row_sum_of<float>(is_mean);
     case c10::ScalarType::Double:
       return row_sum_of<double>(is_mean);
+    default:
+      return nullptr;
+  }
+}
+
+// ---- mse_loss: the mean or sum of the squares of all differences
+
+template <class T>
+GRADC_WIDE void square_differences(T* out, const T* a, const T* b, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const T difference = a[i] - b[i];
+    out[i] = difference * difference;
+  }
+}
+
+template <class T>
+T sum_of_squares(const T* a, const T* b, int64_t size) {
+  thread_local std::vector<T> squares;
+  squares.resize(std::max<size_t>(squares.size(), size));
+  square_differences(squares.data(), a, b, size);
+  return sum_of_row(squares.data(), size);
+}
+
+// Whether this machine's ATen does as we do.
+template <class T>
+bool squares_as_aten() {
+  static const bool is_same = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
+      const auto a = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value), b = a.cos();
+      const T sum = sum_of_squares(a.template const_data_ptr<T>(), b.template const_data_ptr<T>(), size);
+      if (at::mse_loss(a, b, at::Reduction::Sum).template item<T>() != sum ||
+          at::mse_loss(a, b).template item<T>() != sum / static_cast<T>(size)) {
+        return false;
+      }
+    }
+    return true;
+  }();
+  return is_same;
+}
+
+template <class T, bool is_mean>
+void call_mse(const Step& step, void* out, const void* const* inputs) {
+  const T sum = sum_of_squares(static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]), step.summed.columns);
+  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(step.summed.columns) : sum;
+}
+
+template <class T>
+Direct mse_of(bool is_mean) {
+  if (!squares_as_aten<T>()) {
+    return nullptr;
+  }
+  return is_mean ? &call_mse<T, true> : &call_mse<T, false>;
+}
+
+Direct find_mse(const Plan& plan, Step& step) {
+  const Meta &a = *meta_at(plan, step.operands[0]), *b = meta_at(plan, step.operands[1]);
+  const auto reduction = number_at(plan, step.operands[2]);
+  const bool is_mean = reduction == at::Reduction::Mean;
+  if (!b || b->sizes != a.sizes || b->dtype != a.dtype || !is_contiguous(*b) || !is_one_row(a) ||
+      !(is_mean || reduction == at::Reduction::Sum)) {
+    return nullptr;
+  }
+  step.summed = {1, c10::multiply_integers(a.sizes)};
+  switch (a.dtype) {
+    case c10::ScalarType::Float:
+      return mse_of<float>(is_mean);
+    case c10::ScalarType::Double:
+      return mse_of<double>(is_mean);
     default:
       return nullptr;
   }
@@ -205,10 +287,13 @@ Direct find_column_sum(const Plan& plan, Step& step) {
 } // namespace
 
 Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const bool is_full = op == "aten::sum" || op == "aten::mean";
-  if ((!is_full && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
+  const bool is_full = op == "aten::sum" || op == "aten::mean", is_mse = op == "aten::mse_loss";
+  if ((!is_full && !is_mse && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
       !meta_at(plan, step.operands[0])) {
     return nullptr;
+  }
+  if (is_mse) {
+    return call_directly(step, find_mse(plan, step), {0, 1});
   }
   return call_directly(step, is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step), {0});
 }

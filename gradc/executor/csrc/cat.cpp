@@ -1,0 +1,80 @@
+#include "executor/csrc/cat.h"
+
+#include "executor/csrc/direct.h"
+#include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
+
+#include <c10/core/WrapDimMinimal.h>
+
+#include <cstring>
+
+namespace gradc {
+namespace {
+
+constexpr size_t most_bytes = size_t{1} << 17; // beyond, ATen may copy in several threads
+
+// One number at a time needs no call.
+void copy(std::byte* out, const std::byte* in, size_t size) {
+  if (size == 4) {
+    std::memcpy(out, in, 4);
+  } else if (size == 8) {
+    std::memcpy(out, in, 8);
+  } else {
+    std::memcpy(out, in, size);
+  }
+}
+
+void call_cat(const Step& step, void* out, const void* const* inputs) {
+  auto* next = static_cast<std::byte*>(out);
+  for (int64_t row = 0; row < step.parts.count; ++row) {
+    for (size_t i = 0; i < step.parts.bytes.size(); ++i) {
+      const size_t size = step.parts.bytes[i];
+      copy(next, static_cast<const std::byte*>(inputs[i]) + row * size, size);
+      next += size;
+    }
+  }
+}
+
+// Its rows along `dimension` lie side by side, and it is as the result but for its length there.
+bool is_part(const Meta& part, const Meta& result, size_t dimension) {
+  auto sizes = part.sizes;
+  if (sizes.size() != result.sizes.size() || part.dtype != result.dtype || !num_bytes(part) || !has_plain_strides(part)) {
+    return false;
+  }
+  sizes[dimension] = result.sizes[dimension];
+  return sizes == result.sizes;
+}
+
+} // namespace
+
+Kernel find_cat_kernel(const Plan& plan, Step& step, const std::string& op) {
+  const Meta* result = result_meta(plan, step);
+  if (op != "aten::cat" || !result || result->sizes.empty() || !has_plain_strides(*result) || num_bytes(*result) > most_bytes ||
+      step.operands[0].kind != Operand::Kind::pack) {
+    return nullptr;
+  }
+  const auto& items = plan.packs[step.operands[0].index].items;
+  const auto number = number_at(plan, step.operands[1]);
+  if (items.size() > most_direct_inputs || !number) {
+    return nullptr;
+  }
+  const auto dimension = c10::maybe_wrap_dim(static_cast<int64_t>(*number), static_cast<int64_t>(result->sizes.size()));
+  Parts parts{1, {}};
+  for (int64_t i = 0; i < dimension; ++i) {
+    parts.count *= result->sizes[i];
+  }
+  for (const Operand& item : items) {
+    const Meta* part = meta_at(plan, item);
+    if (!part || !is_part(*part, *result, dimension)) {
+      return nullptr;
+    }
+    parts.bytes.push_back(num_bytes(*part) / parts.count);
+  }
+  step.parts = std::move(parts);
+  for (const Operand& item : items) {
+    step.direct_inputs.push_back(item.index);
+  }
+  return call_directly(step, &call_cat, {});
+}
+
+} // namespace gradc
