@@ -21,6 +21,19 @@ constexpr int64_t most_elements = 32768; // beyond, ATen may use several threads
 constexpr int num_levels = 4;
 constexpr int64_t num_columns = 16; // columns at a time
 
+// What `find` makes of a zero of the dtype; null for one that is not summed here.
+template <class Find>
+Direct of_dtype(c10::ScalarType dtype, Find find) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return find(float());
+    case c10::ScalarType::Double:
+      return find(double());
+    default:
+      return nullptr;
+  }
+}
+
 // ATen takes as many columns at a time as fill four vector registers, and adds up what is left in another order.
 template <class T>
 constexpr int64_t whole_columns = 4 * 32 / sizeof(T);
@@ -125,21 +138,27 @@ T sum_of_row(const T* in, int64_t size) {
   return sum;
 }
 
+// Whether `agree` holds for rows of several lengths.
+template <class T, class Agree>
+bool holds_for_rows(Agree agree) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
+    const auto row = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value);
+    if (!agree(row, size)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether this machine's ATen sums rows as we do.
 template <class T>
 bool sums_rows_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
-    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
-      const auto in = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value);
-      const T sum = sum_of_row(in.template const_data_ptr<T>(), size);
-      if (in.sum().template item<T>() != sum || in.mean().template item<T>() != sum / static_cast<T>(size)) {
-        return false;
-      }
-    }
-    return true;
-  }();
+  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+    const T sum = sum_of_row(row.const_data_ptr<T>(), size);
+    return row.sum().item<T>() == sum && row.mean().item<T>() == sum / static_cast<T>(size);
+  });
   return is_same;
 }
 
@@ -169,14 +188,7 @@ Direct find_full_sum(const Plan& plan, Step& step, bool is_mean) {
     return nullptr;
   }
   step.summed = {1, c10::multiply_integers(in.sizes)};
-  switch (in.dtype) {
-    case c10::ScalarType::Float:
-      return row_sum_of<float>(is_mean);
-    case c10::ScalarType::Double:
-      return row_sum_of<double>(is_mean);
-    default:
-      return nullptr;
-  }
+  return of_dtype(in.dtype, [&](auto zero) { return row_sum_of<decltype(zero)>(is_mean); });
 }
 
 // ---- mse_loss: the mean or sum of the squares of all differences
@@ -200,19 +212,12 @@ T sum_of_squares(const T* a, const T* b, int64_t size) {
 // Whether this machine's ATen does as we do.
 template <class T>
 bool squares_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
-    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
-      const auto a = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value), b = a.cos();
-      const T sum = sum_of_squares(a.template const_data_ptr<T>(), b.template const_data_ptr<T>(), size);
-      if (at::mse_loss(a, b, at::Reduction::Sum).template item<T>() != sum ||
-          at::mse_loss(a, b).template item<T>() != sum / static_cast<T>(size)) {
-        return false;
-      }
-    }
-    return true;
-  }();
+  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+    const auto other = row.cos();
+    const T sum = sum_of_squares(row.const_data_ptr<T>(), other.const_data_ptr<T>(), size);
+    return at::mse_loss(row, other, at::Reduction::Sum).item<T>() == sum &&
+        at::mse_loss(row, other).item<T>() == sum / static_cast<T>(size);
+  });
   return is_same;
 }
 
@@ -239,14 +244,7 @@ Direct find_mse(const Plan& plan, Step& step) {
     return nullptr;
   }
   step.summed = {1, c10::multiply_integers(a.sizes)};
-  switch (a.dtype) {
-    case c10::ScalarType::Float:
-      return mse_of<float>(is_mean);
-    case c10::ScalarType::Double:
-      return mse_of<double>(is_mean);
-    default:
-      return nullptr;
-  }
+  return of_dtype(a.dtype, [&](auto zero) { return mse_of<decltype(zero)>(is_mean); });
 }
 
 // ---- columns
@@ -274,14 +272,7 @@ Direct find_column_sum(const Plan& plan, Step& step) {
     return nullptr;
   }
   step.summed = {in.sizes[0], in.sizes[1]};
-  switch (in.dtype) {
-    case c10::ScalarType::Float:
-      return sum_of<float>(in.sizes[1]);
-    case c10::ScalarType::Double:
-      return sum_of<double>(in.sizes[1]);
-    default:
-      return nullptr;
-  }
+  return of_dtype(in.dtype, [&](auto zero) { return sum_of<decltype(zero)>(in.sizes[1]); });
 }
 
 } // namespace
