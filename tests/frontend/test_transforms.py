@@ -122,6 +122,21 @@ def test_gradients_of_a_transform_under_saved_tensors_hooks_raise_as_in_eager(is
     assert check(step, net, leaf(5, 6), allow_fallback=True).fallbacks == {"saved-tensors hooks": 1}
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_hooks_that_refuse_a_transform_are_allowed_again(fullgraph: bool) -> None:
+    """Dynamo disables them while it traces a transform; where that raises, they stayed disabled for good."""
+
+    def step(compile: Any, net: nn.Module, x: Tensor) -> Any:
+        run = compile(lambda x: total(per_sample(net, x)), fullgraph=fullgraph)
+        try:
+            with torch.autograd.graph.save_on_cpu():
+                run(x)
+        except Exception as error:
+            return "don't yet support saved tensor hooks" in str(error), transforms()
+
+    check(step, net, leaf(5, 6), allow_fallback=True)
+
+
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "vmap": lambda x, w: vmap(lambda one: one @ w)(x),
     "vmap of the single matrix": lambda x, w: vmap(lambda w: x[0] @ w)(torch.stack([w, w * 2])),

@@ -75,7 +75,7 @@ BY_PYTHON = {
     "key": lambda x, s: x * {0.1: 2.0}.get(s, 3.0),
     "int": lambda x, s: x * int(10 * s),
     "round": lambda x, s: x * round(s, 1),
-    "container": lambda x, s: x.cos() * sum([s, s, s]) * {"a": s}["a"],
+    "container": lambda x, s: x.cos() * [s, s + s][1] * {"a": s}["a"],
     "default argument": lambda x, s: (lambda y, t=s: y * t)(x.sin()),
 }
 

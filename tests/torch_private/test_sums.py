@@ -42,6 +42,23 @@ def test_sums_have_pythons_bits(total):
     assert same_bits(gradc.compile(total)(x), total(x))
 
 
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda x: sum(x * i for i in range(3)),
+        lambda x: sum([x, x * 2]),
+        lambda x: sum((x * i for i in range(3)), torch.zeros(())),
+        lambda x: sum({"a": x, "b": x * 2}.values()),
+        lambda x: sum(map(torch.sin, [x, x])),
+    ],
+)
+def test_sums_of_tensors_are_in_the_graph(total):
+    x = torch.linspace(-1, 1, 4)
+    gradc.counters.clear()
+    assert same_bits(gradc.compile(total, fullgraph=True)(x), total(x))
+    assert gradc.counters["stats"]["unique_graphs"] == 1 and not gradc.counters["uncompiled"]
+
+
 def test_a_sum_of_floats_that_change():
     def total(x, rate):
         return x * sum([rate, 0.2, 0.3])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._dynamo import graph_break_hints
-from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
+from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameAssert, ConvertFrameReturn
 from torch._dynamo.exc import (
     BackendCompilerFailed,
     InternalTorchDynamoError,
@@ -21,6 +21,7 @@ from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from gradc.errors import is_passing
 from gradc.torch_private.dynamo_names import FAKE_CALL_RAISED
+from gradc.torch_private.modes import close_transforms, transforms
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 FAILED = "tracing failed"
@@ -63,6 +64,19 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
 
         return call
 
+    def make_tracer(original: Method) -> Method:
+        @functools.wraps(original)
+        def trace(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before = transforms()
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException:
+                if is_ours(self._torchdynamo_orig_backend) and transforms() != before:
+                    close_transforms(before)  # what Dynamo enters while it traces
+                raise
+
+        return trace
+
     def make_handler(original: Method) -> Method:
         @functools.wraps(original)
         def handle(self: Any, raised: Exception) -> None:
@@ -78,6 +92,7 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         "A program that runs in eager must not raise because Dynamo breaks down over it, nor catch an error in Dynamo's words.",
         (
             Replace(ConvertFrame, "__call__", make),
+            Replace(ConvertFrameAssert, "__call__", make_tracer),
             Replace(InstructionTranslatorBase, "exception_handler", make_handler),
         ),
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.functions import PolyfilledFunctionVariable
+from torch._dynamo.variables.functions import PolyfilledFunctionVariable, UserFunctionVariable
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
@@ -38,7 +38,7 @@ def add_up_as_python_does(is_ours: IsOurs) -> Patch:
                 return original(self, tx, args, kwargs)
             if kinds and kinds <= {*_NUMBERS}:
                 end_graph("sum of floats that change", "Python corrects what was rounded off.")
-            return tx.inline_user_function_return(VariableTracker.build(tx, _sum), list(args), dict(kwargs))
+            return tx.inline_user_function_return(UserFunctionVariable(_sum), list(args), dict(kwargs))
 
         return call
 
@@ -55,6 +55,13 @@ def _kinds_of(numbers: VariableTracker) -> set[type]:
     return {item.realize().python_type() for item in items}
 
 
+def _traced(function: Any) -> Any:
+    """The function, as one of no file: those of gradc's files Dynamo leaves alone (``calls.skip_frames_of``)."""
+    function.__code__ = function.__code__.replace(co_filename=f"<gradc: {function.__name__}>")
+    return function
+
+
+@_traced
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     """What Dynamo traces in place of ``sum``: numbers, up to the first item that is none, are a list that Python adds up."""
     if type(start) not in _NUMBERS:
