@@ -6,6 +6,7 @@ import torch
 import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
+from tests.executor.agree import capture
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -39,3 +40,13 @@ def test_inputs_that_lie_otherwise():
     (forward, (x, w)), _ = captured()
     with pytest.raises(RuntimeError, match="laid out as captured"):
         native.extension.Limit(forward, [x.t().contiguous().t(), w])
+
+
+def test_a_call_on_many_tensors():
+    function = lambda x: torch.cat([x + number for number in range(8)])
+    x = torch.randn(3)
+    plan = executor.lower(capture(function, [x]))
+    limit = native.extension.Limit(plan, [x])
+    assert limit.num_direct == 9
+    limit.time(2)
+    assert same_bits(plan([x]), [function(x)])

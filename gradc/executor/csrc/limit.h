@@ -4,7 +4,7 @@
 // memory are then only that: a function and addresses. Others are made as the plan makes them, with their tensors. Views are nothing.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/direct.h"
 
 #include <array>
 #include <memory>
@@ -38,7 +38,7 @@ class Limit {
   struct Call {
     const Step* step = nullptr;
     void* out = nullptr; // null for a call with tensors
-    std::array<const void*, 3> inputs{};
+    std::array<const void*, most_direct_inputs> inputs{};
     std::vector<std::pair<Index, c10::IValue>> reads; // of a call with tensors
   };
 
