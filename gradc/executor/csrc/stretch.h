@@ -35,8 +35,9 @@ struct Buffer {
   Index number = 0;
 };
 
-// A call of the stretch, on addresses or with tensors. `makes` is the slot whose tensor takes a direct call's result: that of the result,
-// or of a view of it, the only one that is a tensor, which begins `view_offset` elements behind it. `bumps` are slots whose version it counts up, `releases` are slots that nothing reads behind it.
+// A call of the stretch, on addresses or with tensors. `makes` is the slot whose tensor takes a direct call's result: that of the
+// result, or of a view of it, the only one that is a tensor, which begins `view_offset` elements behind it. `bumps` are slots whose
+// version it counts up, `releases` are slots that nothing reads behind it.
 struct StretchCall {
   Index step = 0;
   bool is_direct = false;

@@ -136,9 +136,7 @@ void save_tensors(
       plain[i] = tensor;
     } else if (source.is_transposed && !has_hooks && has_plain_keys(tensor) && !tensor.is_inference()) {
       saved.transposes.resize(sources.size());
-      saved.is_transpose.resize(sources.size());
       saved.transposes[i] = SavedTranspose(tensor, source.entry >= 0);
-      saved.is_transpose[i] = true;
     } else if (source.is_transposed) {
       saved.variables[i] = transpose_to_save(node, source.entry, tensor);
     } else {

@@ -20,6 +20,9 @@ class SavedTranspose {
   SavedTranspose() = default;
   // Of a plain matrix (plain.h). `has_history`: whether gradients come in for it.
   SavedTranspose(const at::Tensor& matrix, bool has_history);
+  bool defined() const {
+    return static_cast<bool>(storage_);
+  }
   // The tensor, without history. Throws torch's error if the matrix was written into since.
   at::Tensor unpack() const;
   // Gives the tensor the matrix's version.

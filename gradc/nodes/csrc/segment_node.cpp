@@ -91,7 +91,7 @@ bool SegmentNode::is_own(size_t position) const {
 }
 
 bool SegmentNode::is_transpose(size_t position) const {
-  return !saved_.is_transpose.empty() && saved_.is_transpose[position];
+  return !saved_.transposes.empty() && saved_.transposes[position].defined();
 }
 
 at::Tensor SegmentNode::unpack(size_t position) {

@@ -46,8 +46,7 @@ struct SegmentNode : torch::autograd::Node {
     std::vector<torch::autograd::SavedVariable> variables;
     torch::autograd::variable_list kept; // what the user's code keeps
     torch::autograd::variable_list own; // what nobody else has
-    std::vector<SavedTranspose> transposes;
-    std::vector<bool> is_transpose; // these four are empty, or have all positions
+    std::vector<SavedTranspose> transposes; // these three are empty, or have all positions
   };
   void save(SavedTensors saved, bool is_repacked);
   // Makes the entries up to `end` inputs of the node.
