@@ -5,6 +5,7 @@ A wrong torch is in tests/torch_private/test_patches.py, a build without a compi
 
 from __future__ import annotations
 
+import getpass
 import os
 import pathlib
 import shutil
@@ -109,3 +110,59 @@ def test_without_a_compiler_or_a_home_to_write_to(backend: str, fallbacks: str, 
     done = python("-c", TRAIN, backend, GRADC_LOGS="fallbacks", **nowhere, **compilers)
     assert done.stdout == f"True {fallbacks}\n", done.stderr
     assert said in done.stderr and bool(said) == bool(done.stderr)
+
+
+def test_inductors_folder_of_another_user_is_not_used(tmp_path: pathlib.Path) -> None:
+    """Where all may write, any user could have put code there for this one to run."""
+    (folder := tmp_path / f"torchinductor_{getpass.getuser()}").mkdir()
+    folder.chmod(0o777)
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    command = [sys.executable, "-c", TRAIN, "inductor"]
+    environment |= {"TMPDIR": str(tmp_path), "GRADC_LOGS": "fallbacks"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == "True {'program that Inductor cannot compile': 2}\n", done.stderr
+    assert f"another user could have put code into Inductor's folder {folder}" in done.stderr
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+TRAIN_CLOSELY = """
+import gradc, hashlib, torch
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+model, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)), torch.randn(4, 8)
+
+def grads(model):
+    return torch.autograd.grad(model(x).square().mean(), list(parameters))
+
+parameters = tuple(model.parameters())
+ours = grads(gradc.compile(model, backend="inductor"))
+for mine, eager in zip(ours, grads(model), strict=True):
+    torch.testing.assert_close(mine, eager)
+bits = hashlib.sha256(b"".join(grad.numpy().tobytes() for grad in ours)).hexdigest()
+print(bits, counters["inductor"]["fxgraph_cache_hit"], gradc.counters["fallbacks"].total())
+"""
+
+
+def processes(number: int, folder: pathlib.Path) -> list[list[str]]:
+    """What each of ``number`` processes prints that compile the same at once and share Inductor's folder."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", TRAIN_CLOSELY]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(number)
+    ]
+    printed = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0] * number, printed
+    return [out.split() for out, _ in printed]
+
+
+def test_a_second_process_finds_inductors_code_on_disk_and_corrupted_files_are_made_anew(tmp_path: pathlib.Path) -> None:
+    first = processes(8, tmp_path)
+    assert {(bits, fallbacks) for bits, _, fallbacks in first} == {(first[0][0], "0")}
+    assert processes(1, tmp_path) == [[first[0][0], "2", "0"]]  # forward and backward, with the same bits
+
+    for path in filter(pathlib.Path.is_file, tmp_path.rglob("*")):
+        path.write_text("corrupted")
+    again = processes(8, tmp_path)
+    assert {fallbacks for _, _, fallbacks in again} == {"0"} and len({bits for bits, _, _ in again}) == 1
