@@ -11,7 +11,6 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradc.errors import UnsupportedError
 from gradc.torch_private.fakes import FakeTensorMode, fake_mode_for, new_shape_env
 
 
@@ -37,7 +36,7 @@ def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
     of symbolic sizes, since it also keeps what is assumed of these; ``fakes`` have none.
 
     Raises:
-        UnsupportedError: if Inductor's folder is one that another user could have filled.
+        PermissionError: if Inductor's folder is one that another user could have filled.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner as inductor
@@ -54,7 +53,7 @@ def compile_ahead(graph: torch.fx.GraphModule, fakes: list[Any]) -> str:
     """The same as a shared library for torch's ``AOTIModelContainerRunner``, without Python in it: its path.
 
     Raises:
-        UnsupportedError: as above.
+        PermissionError: as above.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner as inductor
@@ -77,7 +76,7 @@ def _check_folder() -> None:
         return  # one that the user has named, or one that Inductor is about to make
     status = folder.stat()
     if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
-        raise UnsupportedError(
+        raise PermissionError(
             f"another user could have put code into Inductor's folder {folder}: it belongs to user {status.st_uid},"
             f" this process to {os.geteuid()}, and its mode is {stat.S_IMODE(status.st_mode):o}."
             " Name one of yours in TORCHINDUCTOR_CACHE_DIR"
