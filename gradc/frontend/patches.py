@@ -108,6 +108,7 @@ def patches() -> Patches:
             dynamo.find_backends_at_once(is_ours, native.callback_to),
             dynamo.clear_gradients_natively(is_ours, native_zero_grad, quick_zero_grad),
             dynamo.ask_before_backward(is_ours, run_segments),
+            dynamo.unmake_leaves_eagerly(is_ours),
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_class_attributes(native.same_classes),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.oracle import check, leaf
+from tests.oracle import check, constant, leaf
 
 
 def test_is_leaf_is_asked_of_each_argument() -> None:
@@ -29,3 +29,18 @@ def test_base_is_asked_of_each_tensor() -> None:
         return [call(each)[0] for each in (x, (x * 2).view(4), view)], call(x)[1:]
 
     assert check(step, leaf(4)).num_graphs > 0
+
+
+def test_requires_grad_of_a_leaf_that_is_unmade() -> None:
+    """Dynamo's graph made it a leaf twice."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        @compile
+        def run(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.clone().requires_grad_()
+            y.requires_grad_(False)
+            return y * 2, y
+
+        return run(x)
+
+    check(step, constant(3))

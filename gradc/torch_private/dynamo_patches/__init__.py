@@ -40,6 +40,7 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
+from gradc.torch_private.dynamo_patches.leaves import unmake_leaves_eagerly
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
@@ -142,6 +143,7 @@ __all__ = [
     "tell_tensors_apart",
     "trace_inner_gradients",
     "trace_short_recurrences",
+    "unmake_leaves_eagerly",
     "unpack_whole_tensors",
     "warn_at_each_call",
     "warn_of_nothing",
