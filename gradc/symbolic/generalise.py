@@ -29,7 +29,7 @@ from gradc.symbolic.same_calls import Trace, is_same
 from gradc.symbolic.stand_ins import returned, stand_ins
 from gradc.symbolic.terms import Fit, Numbers, term_of
 from gradc.torch_private.backward_passes import take_for_own
-from gradc.torch_private.fakes import FakeTensorMode, new_shape_env, new_symint
+from gradc.torch_private.fakes import FakeTensorMode, heed_guards, new_shape_env, new_symint
 
 if TYPE_CHECKING:
     from gradc._C import Walk
@@ -69,6 +69,7 @@ def generalise(walk: Walk, fitted: Fit, met: tuple[Boundary, ...]) -> General:
     seen = fitted.values_in(walk.numbers)
     if not seen or any(value < 0 for value in seen):
         raise UnsupportedError("change that no size explains")
+    heed_guards()
     env = new_shape_env()
     values = [new_symint(env, f"size_{number}", hint) for number, hint in enumerate(_hints(seen))]
     names = tuple(value.node.expr for value in values)

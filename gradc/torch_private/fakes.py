@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import TLS, DimDynamic, ShapeEnv
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError as GuardError
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -34,6 +34,7 @@ __all__ = [
     "call_on_meta",
     "fake_mode_for",
     "has_symbolic_sizes",
+    "heed_guards",
     "is_fake",
     "keeping_lazy_zeros",
     "new_shape_env",
@@ -152,8 +153,19 @@ def new_symint_of(symbol: sympy.Symbol, hint: int) -> torch.SymInt:
     return made
 
 
+def heed_guards() -> None:
+    """Called before anything is traced: what is found out about symbols is guarded, in this thread.
+
+    Fake tensors turn that off within some calls. A recursion that is too deep can end on the way out of one, and it stays off: a
+    size that decides something would be fixed, and nobody would check it.
+    """
+    TLS.suppress_guards, TLS.ignore_fresh_unbacked_symbols = False, False
+    TLS.suppress_guards_stack = []
+
+
 def settle_sizes(fake_mode: FakeTensorMode) -> None:
     """From now on what would fix or bound a symbolic size of ``fake_mode`` raises ``GuardError``: nobody would check it."""
+    heed_guards()
     if (env := fake_mode.shape_env) is not None:
         env.freeze()
         env._error_on_new_guards = True

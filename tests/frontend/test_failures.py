@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
 import gradc
@@ -169,3 +170,48 @@ def test_an_index_that_is_out_of_range_is_eagers_error() -> None:
         return compile(asked)(x), compile(lambda x: x * (x.sin() * 2).shape[1])(x)
 
     check(step, lambda: torch.tensor(1.0), allow_fallback=True, compare_messages=True)
+
+
+def too_deep(run: Any) -> None:
+    """Calls it at the greatest depth that lets it begin."""
+
+    def deeper() -> None:
+        try:
+            deeper()
+        except RecursionError:
+            with contextlib.suppress(RecursionError):
+                run()
+                return
+            raise
+
+    with contextlib.suppress(RecursionError):
+        deeper()
+
+
+def without_guards() -> None:
+    """What such a recursion can leave on Python 3.12, where it ended on the way out of a call on fake tensors."""
+    ShapeEnv()._suppress_guards_enter()
+
+
+def half(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x[: int(n / 2)].sin() / 3.0
+
+
+@pytest.mark.parametrize("where", ["before all", "before backward"])
+@pytest.mark.parametrize("how", ["a recursion", "guards that are off"])
+def test_sizes_that_decide_are_guarded_behind_an_error(how: str, where: str) -> None:
+    """A gradient was summed up where a size had been 1 when it was traced: no guard said so any more."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        f, call = compile(function), compile(half)
+        y = f(x)
+        spoil = without_guards if how == "guards that are off" else lambda: too_deep(lambda: y.backward(retain_graph=True))
+        if where == "before all":
+            spoil()
+        outs = [call(x, n) for n in (2, 3, 4, 6, 8)]
+        if where == "before backward":
+            spoil()
+        x.grad = None
+        return outs, [torch.autograd.grad(out.sum(), x) for out in outs]
+
+    check(step, oracle_leaf(8), allow_fallback=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -35,5 +37,23 @@ def test_each_call_gets_what_comes_next(kind: str) -> None:
         found = [scaled(x), scaled(x), x * next(numbers), scaled(x)]
         sum(found).sum().backward()
         return found
+
+    check(step, leaf(3))
+
+
+COUNTS = {"ints": (1,), "steps": (5, 3), "floats": (0.5, 0.25), "infinite": (float("inf"),), "others": (Fraction(1, 3),)}
+
+
+@pytest.mark.parametrize("start", COUNTS.values(), ids=COUNTS)
+def test_counts_warn_of_nothing(start: tuple[Any, ...]) -> None:
+    """Dynamo asked how to pickle them, at each call: Python 3.12 and 3.13 warn of that."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        numbers = itertools.count(*start)
+        scaled = compile(lambda x: x.sin() * float(next(numbers)))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = [scaled(x), scaled(x), scaled(x)]
+        return found, next(numbers), [str(each.message) for each in warned]
 
     check(step, leaf(3))

@@ -22,6 +22,7 @@ from gradc.torch_private.dynamo_patches.compiled_modules import look_through_com
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
 from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_does
+from gradc.torch_private.dynamo_patches.counts import PICKLING_WARNS, read_counts_without_warnings
 from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
@@ -73,6 +74,7 @@ from gradc.torch_private.dynamo_patches.written_namespaces import write_into_nam
 
 __all__ = [
     "NATIVE_STEP",
+    "PICKLING_WARNS",
     "ZERO_GRAD_FIRST",
     "add_up_as_python_does",
     "answer_as_builtin_types_do",
@@ -123,6 +125,7 @@ __all__ = [
     "look_through_compiled_modules",
     "make_objects_as_python_does",
     "note_what_others_give_up",
+    "read_counts_without_warnings",
     "read_from_the_tensor",
     "read_parameter_groups_as_they_are",
     "resume_behind_operators",

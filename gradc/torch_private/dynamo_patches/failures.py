@@ -21,6 +21,7 @@ from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from gradc.errors import is_passing
 from gradc.torch_private.dynamo_names import FAKE_CALL_RAISED
+from gradc.torch_private.fakes import heed_guards
 from gradc.torch_private.modes import close_transforms, transforms
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -68,6 +69,8 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
         @functools.wraps(original)
         def trace(self: Any, *args: Any, **kwargs: Any) -> Any:
             before = transforms()
+            if is_ours(self._torchdynamo_orig_backend):
+                heed_guards()
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
