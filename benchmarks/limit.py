@@ -1,17 +1,18 @@
 """How far whole steps are from their kernels: what these take by themselves, back to back, beside gradc's step.
 
-    gradc bench limit [--only mlp,gpt] [--rounds N] [--threads N]
+    gradc bench limit [--only mlp,gpt] [--rounds N] [--threads N] [--others]
 
 For each model of models.py, in us. *kernels*: the calls of the captured forward and backward Programs on memory that lies
 ready, no tensor made and nothing between them, and the optimizer's formula over all parameters. A call that does not go
-straight to memory counts with its tensors (*with tensors*: how many there are). *replay*: the Programs as gradc runs them, with
-what they allocate. *step*: the whole compiled step with Adam. Bits are eager's throughout, so no kernel could be left out;
-what stands between them could, and passes over memory. Medians.
+straight to memory counts with its tensors (*with tensors*: how many there are; ``--others`` names them). *replay*: the
+Programs as gradc runs them, with what they allocate. *step*: the whole compiled step with Adam. Bits are eager's throughout,
+so no kernel could be left out; what stands between them could, and passes over memory. Medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import statistics
 import time
@@ -35,10 +36,13 @@ _WARM_UP = 300
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds: of a step's Programs by their kernels alone and as they are replayed, of Adam's kernels, of the step."""
+    """Seconds: of a step's Programs by their kernels alone and as they are replayed, of Adam's kernels, of the step.
+
+    ``others``: the ops that are called with tensors.
+    """
 
     num_direct: int
-    num_others: int
+    others: list[str]
     kernels: float
     replay: float
     adam: float
@@ -46,7 +50,7 @@ class Times:
 
     def row(self, model: str) -> list[str]:
         kernels, replay = self.kernels + self.adam, self.replay + self.adam
-        calls = [str(self.num_direct + self.num_others), str(self.num_others)]
+        calls = [str(self.num_direct + len(self.others)), str(len(self.others))]
         us = [f"{1e6 * seconds:.0f}" for seconds in (kernels, self.adam, replay, self.step)]
         return [model, *calls, *us[:3], f"{replay / kernels:.2f}", us[3], f"{self.step / kernels:.2f}"]
 
@@ -59,7 +63,7 @@ def measure(model: str, rounds: int) -> Times:
         made.step()
     return Times(
         num_direct=sum(limit.num_direct for limit in limits),
-        num_others=sum(limit.num_others for limit in limits),
+        others=[name for limit in limits for name in limit.others],
         kernels=sum(kernels for kernels, _ in times),
         replay=sum(replay for _, replay in times),
         adam=_seconds_of_adam(made.optimizer, rounds),
@@ -102,9 +106,14 @@ def main() -> None:
     parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
     parser.add_argument("--rounds", type=int, default=300, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--others", action="store_true", help="name the ops that are called with tensors")
     options = parser.parse_args()
     prepare(options.threads)
-    print(table(HEADERS, [measure(model, options.rounds).row(model) for model in options.only]))
+    measured = {model: measure(model, options.rounds) for model in options.only}
+    print(table(HEADERS, [times.row(model) for model, times in measured.items()]))
+    for model, times in measured.items() if options.others else ():
+        counts = collections.Counter(times.others).most_common()
+        print(f"{model}: {', '.join(f'{name} x {count}' for name, count in counts)}")
 
 
 if __name__ == "__main__":

@@ -212,9 +212,7 @@ def _strided_views(
         made, known = metas[view], metas[base]
         if made is None or known is None or made[0] != known[0]:
             return ()
-        if (
-            1 in made[1] and name not in STRIDES_OF_BASE
-        ):  # fake tensors give a dimension of size 1 another stride than real ones
+        if 1 in made[1] and name not in STRIDES_OF_BASE and not _has_real_strides(instruction, known, made):
             return ()
         is_same = instruction.op in HANDLES and view in same and base in same
         views.append((view, base, made[3] - known[3], is_same))
@@ -224,10 +222,11 @@ def _strided_views(
 def _has_real_strides(instruction: Instruction, base: Meta, made: Meta) -> bool:
     """Whether torch's own call gives these strides: fake tensors may give a dimension of size 1 another one."""
     others = leaves((instruction.args[1:], instruction.kwargs))
-    if len(instruction.outs) != 1 or any(isinstance(leaf, Ref | Sym) for leaf in others):
+    is_small = math.prod(base[1]) <= SMALL
+    if len(instruction.outs) != 1 or not is_small or any(isinstance(leaf, Ref | Sym) for leaf in others):
         return False
     with without_dispatch_modes():
-        like = torch.empty_strided(base[1], base[2], dtype=base[0], device="meta")
+        like = torch.empty_strided(base[1], base[2], dtype=base[0])
         return bool(instruction.op(like, *instruction.args[1:], **instruction.kwargs).stride() == made[2])
 
 

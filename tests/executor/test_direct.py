@@ -126,6 +126,10 @@ def _matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.T
             return torch.randn(rows, columns + 3, dtype=dtype)[:, 1 : columns + 1]
         case "wide columns":
             return torch.randn(columns, rows + 3, dtype=dtype).t()[1 : rows + 1]
+        case "one number":
+            return torch.randn((), dtype=dtype).expand(rows, columns)
+        case "one column":
+            return torch.randn(rows, 1, dtype=dtype).expand(rows, columns)
         case _:
             return torch.randn(rows, 2 * columns, dtype=dtype)[:, ::2]
 
@@ -140,9 +144,16 @@ SIZES = [
     (1, 4, 4),
     (4, 1, 4),
     (4, 4, 1),
+    (1, 64, 32),
+    (64, 1, 32),
+    (256, 32, 1),
+    (1, 1, 7),
+    (1, 7, 1),
+    (7, 1, 1),
+    (1, 1, 1),
     (33, 70, 19),
 ]
-LAYOUTS = ["rows", "columns", "wide rows", "wide columns", "strided"]
+LAYOUTS = ["rows", "columns", "wide rows", "wide columns", "one number", "one column", "strided"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -157,6 +168,49 @@ def test_products(first, second, dtype):
             expected = function(*inputs)
             assert got.stride() == expected.stride()
             assert same_bits(got, expected), (m, k, n)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_products_make_no_tensors(sizes):
+    m, k, n = sizes
+    inputs = [torch.randn(m, k), torch.randn(()).expand(k, n)]
+    assert executor.lower(capture(torch.mm, inputs)).num_direct == (k * n <= 16384)  # a larger copy is ATen's
+
+
+PADDED = {
+    "columns": lambda g: aten.slice_backward(g, [6, 10], 1, 2, 7, 1),
+    "from the end": lambda g: aten.slice_backward(g, [6, 10], 1, -5, 9223372036854775807, 1),
+    "every other": lambda g: aten.slice_backward(g, [6, 10], -1, 1, 10, 2),
+    "rows": lambda g: aten.slice_backward(g, [9, 5], 0, 3, 9, 1),
+    "every third row": lambda g: aten.slice_backward(g, [18, 5], 0, 0, 100, 3),
+    "one of three dimensions": lambda g: aten.slice_backward(g.view(2, 3, 5), [2, 8, 5], 1, 4, 7, 1),
+    "one row": lambda g: aten.select_backward(g, [6, 4, 5], 1, 2),
+    "one column": lambda g: aten.select_backward(g, [6, 5, 4], 2, -1),
+    "the first": lambda g: aten.select_backward(g, [3, 6, 5], -3, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_gradients(name, dtype):
+    gradient = torch.randn(6, 5).to(dtype)
+    gradient[0, 0], gradient[1, 0] = -0.0, float("nan")
+    layouts = [gradient, gradient[:1, :1].expand(6, 5), gradient.t().contiguous().t(), gradient[:1].expand(6, 5)]
+    for each in layouts if "three" not in name else layouts[:2]:
+        check_agree(PADDED[name], [each])
+
+
+def test_padded_gradients_make_no_tensors():
+    inputs = [torch.randn(6, 5)]
+    assert all(executor.lower(capture(function, inputs)).num_direct for function in PADDED.values())
+
+
+def test_views_with_a_dimension_of_size_1():
+    def views(x):
+        return x.unsqueeze(0) * 2, x.unsqueeze(-1) * 2, x.sum().expand(4, 1) * 2, x.view(1, 4, 1) * 2, x[:1].expand(1, 3, 1) * 2
+
+    check_agree(views, [torch.randn(4)])
+    check_agree(views, [torch.randn(4, 3)[:, 1]])
 
 
 def test_lower_precision_is_respected():

@@ -339,7 +339,7 @@ void bind_executor(py::module_& module) {
   py::class_<Limit>(module, "Limit", "The kernels of a plan by themselves, to be timed beside its runs.")
       .def(py::init(&make_limit), py::arg("plan"), py::arg("inputs"))
       .def_property_readonly("num_direct", &Limit::num_direct, "How many calls are on addresses alone.")
-      .def_property_readonly("num_others", &Limit::num_others, "How many are with tensors. Views are neither.")
+      .def_property_readonly("others", &Limit::others, "The ops of those that are with tensors. Views are neither.")
       .def("time", &time_limit, py::arg("repeats"), "The medians of seconds: (the kernels alone, a run of the plan).");
 }
 

@@ -11,25 +11,12 @@
 namespace gradc {
 namespace {
 
-constexpr size_t most_bytes = size_t{1} << 17; // beyond, ATen may copy in several threads
-
-// One number at a time needs no call.
-void copy(std::byte* out, const std::byte* in, size_t size) {
-  if (size == 4) {
-    std::memcpy(out, in, 4);
-  } else if (size == 8) {
-    std::memcpy(out, in, 8);
-  } else {
-    std::memcpy(out, in, size);
-  }
-}
-
 void call_cat(const Step& step, void* out, const void* const* inputs) {
   auto* next = static_cast<std::byte*>(out);
   for (int64_t row = 0; row < step.parts.count; ++row) {
     for (size_t i = 0; i < step.parts.bytes.size(); ++i) {
       const size_t size = step.parts.bytes[i];
-      copy(next, static_cast<const std::byte*>(inputs[i]) + row * size, size);
+      copy_bytes(next, static_cast<const std::byte*>(inputs[i]) + row * size, size);
       next += size;
     }
   }
@@ -49,7 +36,7 @@ bool is_part(const Meta& part, const Meta& result, size_t dimension) {
 
 Kernel find_cat_kernel(const Plan& plan, Step& step, const std::string& op) {
   const Meta* result = result_meta(plan, step);
-  if (op != "aten::cat" || !result || result->sizes.empty() || !has_plain_strides(*result) || num_bytes(*result) > most_bytes ||
+  if (op != "aten::cat" || !result || result->sizes.empty() || !has_plain_strides(*result) || num_bytes(*result) > most_moved_bytes ||
       step.operands[0].kind != Operand::Kind::pack) {
     return nullptr;
   }

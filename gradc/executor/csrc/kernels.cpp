@@ -6,6 +6,7 @@
 #include "executor/csrc/iterated.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/norms.h"
+#include "executor/csrc/padded.h"
 #include "executor/csrc/pointwise.h"
 #include "executor/csrc/product.h"
 #include "executor/csrc/rows.h"
@@ -195,6 +196,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel rows = find_rows_kernel(plan, step, op)) {
     return rows;
+  }
+  if (const Kernel padded = find_padded_kernel(plan, step, op)) {
+    return padded;
   }
   if (const Kernel cat = find_cat_kernel(plan, step, op)) {
     return cat;

@@ -44,6 +44,16 @@ void Limit::call(const Step& step) {
   calls_.push_back(std::move(call));
 }
 
+std::vector<std::string> Limit::others() const {
+  std::vector<std::string> names;
+  for (const Call& call : calls_) {
+    if (!call.out) {
+      names.push_back(c10::toString(call.step->op.operator_name()));
+    }
+  }
+  return names;
+}
+
 LimitTimes Limit::time(int64_t repeats) {
   std::vector<double> kernels, replay;
   for (int64_t i = 0; i < repeats; ++i) {

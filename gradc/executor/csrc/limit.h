@@ -8,6 +8,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,9 +31,8 @@ class Limit {
   size_t num_direct() const {
     return num_direct_;
   }
-  size_t num_others() const {
-    return calls_.size() - num_direct_;
-  }
+  // The ops of the calls that are with tensors.
+  std::vector<std::string> others() const;
 
  private:
   struct Call {

@@ -6,9 +6,24 @@
 
 #include "executor/csrc/plan.h"
 
+#include <cstddef>
+#include <cstring>
+
 namespace gradc {
 
 inline constexpr size_t small_bytes = 64 * 1024;
+inline constexpr size_t most_moved_bytes = size_t{1} << 17; // by one call of ours: beyond, ATen may copy and fill in several threads
+
+// One number at a time needs no call.
+inline void copy_bytes(std::byte* out, const std::byte* in, size_t size) {
+  if (size == 4) {
+    std::memcpy(out, in, 4);
+  } else if (size == 8) {
+    std::memcpy(out, in, 8);
+  } else {
+    std::memcpy(out, in, size);
+  }
+}
 
 size_t num_bytes(const Meta& meta);
 

@@ -83,10 +83,15 @@ struct View {
   bool is_same = false;
 };
 
-// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c.
+// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c. `changes_places`: the operands are b and a. `copied_a` are
+// the sizes and strides of one that is copied first, as ATen copies it; of one that is not, `rows` is 0.
 struct Product {
-  bool transposes_a = false, transposes_b = false;
+  struct Copied {
+    int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
+  };
+  bool transposes_a = false, transposes_b = false, changes_places = false;
   int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
+  Copied copied_a, copied_b;
 };
 
 // A pointwise op as one loop over memory (loops.h). An input is laid out as the result, or spread over `sizes` by `strides`, or
@@ -123,6 +128,14 @@ struct Parts {
   std::vector<size_t> bytes;
 };
 
+// Zeros with blocks of `bytes` in them: `length` of them, `step` bytes apart from `start` on, in each of `count` parts of `part` bytes.
+// The blocks lie side by side; or, where `is_one`, it is always the same one.
+struct Padded {
+  int64_t count = 0, length = 0;
+  size_t part = 0, start = 0, step = 0, bytes = 0;
+  bool is_one = false;
+};
+
 class Iterated;
 
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
@@ -150,6 +163,7 @@ struct Step {
   Summed summed;
   Rows rows;
   Parts parts;
+  Padded padded;
   std::shared_ptr<const Iterated> iterated; // (iterated.h)
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;

@@ -9,9 +9,12 @@
 
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace gradc {
 namespace {
+
+constexpr int64_t most_copied = 16384; // elements of a factor: beyond, ATen may copy in several threads
 
 // BLAS by its Fortran interface.
 template <class T>
@@ -30,30 +33,51 @@ Gemm<T> blas() {
   return found;
 }
 
+// What ATen makes of a factor that BLAS cannot read where it lies: its rows, one behind the other.
 template <class T>
-void multiply(const Product& product, const void* a, const void* b, T beta, void* c) {
+const T* copied(const Product::Copied& factor, const void* from, std::vector<T>& memory) {
+  if (!factor.rows) {
+    return static_cast<const T*>(from);
+  }
+  memory.resize(factor.rows * factor.columns);
+  T* out = memory.data();
+  for (int64_t row = 0; row < factor.rows; ++row) {
+    const T* in = static_cast<const T*>(from) + row * factor.row_stride;
+    for (int64_t column = 0; column < factor.columns; ++column) {
+      *out++ = in[column * factor.column_stride];
+    }
+  }
+  return memory.data();
+}
+
+template <class T>
+void multiply(const Product& product, const void* x, const void* y, T beta, void* c) {
+  thread_local std::vector<T> memory_a, memory_b;
+  const T* a = copied(product.copied_a, product.changes_places ? y : x, memory_a);
+  const T* b = copied(product.copied_b, product.changes_places ? x : y, memory_b);
   const char transa = product.transposes_a ? 't' : 'n', transb = product.transposes_b ? 't' : 'n';
   const T alpha = 1;
   blas<T>()(
-      &transa, &transb, &product.m, &product.n, &product.k, &alpha, static_cast<const T*>(a), &product.lda,
-      static_cast<const T*>(b), &product.ldb, &beta, static_cast<T*>(c), &product.ldc);
+      &transa, &transb, &product.m, &product.n, &product.k, &alpha, a, &product.lda, b, &product.ldb, &beta, static_cast<T*>(c),
+      &product.ldc);
 }
 
 // Of a result x y: see prepare().
 template <class T>
 void call_mm(const Step& step, void* out, const void* const* inputs) {
-  multiply<T>(step.product, inputs[1], inputs[0], 0, out);
+  multiply<T>(step.product, inputs[0], inputs[1], 0, out);
 }
 
 // The addend is a row, repeated, or a whole matrix.
 template <class T, bool is_row>
 void call_addmm(const Step& step, void* out, const void* const* inputs) {
   const auto* addend = static_cast<const T*>(inputs[0]);
-  const int64_t rows = step.product.n, columns = step.product.m;
+  const bool changes_places = step.product.changes_places;
+  const int64_t rows = changes_places ? step.product.n : step.product.m, columns = changes_places ? step.product.m : step.product.n;
   for (int64_t row = 0; row < rows; ++row) {
     std::memcpy(static_cast<T*>(out) + row * columns, is_row ? addend : addend + row * columns, columns * sizeof(T));
   }
-  multiply<T>(step.product, inputs[2], inputs[1], 1, out);
+  multiply<T>(step.product, inputs[1], inputs[2], 1, out);
 }
 
 template <class T>
@@ -69,43 +93,55 @@ bool is_one(const Plan& plan, const Operand& operand) {
   return boxed.isScalar() && !boxed.toScalar().isComplex() && boxed.toScalar().toDouble() == 1;
 }
 
-// A matrix without dimensions of size 1, whose strides say nothing.
 const Meta* matrix_at(const Plan& plan, const Operand& operand, c10::ScalarType dtype) {
   const Meta* meta = meta_at(plan, operand);
-  return meta && meta->dtype == dtype && meta->sizes.size() == 2 && meta->sizes[0] > 1 && meta->sizes[1] > 1 ? meta : nullptr;
+  return meta && meta->dtype == dtype && meta->sizes.size() == 2 && meta->sizes[0] > 0 && meta->sizes[1] > 0 ? meta : nullptr;
 }
 
-bool is_row_major(const Meta& meta) {
-  return meta.sizes.size() == 2 ? meta.strides[1] == 1 && meta.strides[0] == meta.sizes[1]
-                                : meta.sizes.size() == 1 && meta.strides[0] == 1;
-}
-
-// How BLAS takes a factor of a product whose result is row-major: transposed (that is, as its memory lies) if its rows are
-// contiguous, else as it is. False if neither.
-bool lay_factor(const Meta& meta, bool& transposes, int& leading) {
-  transposes = meta.strides[1] != 1 || meta.strides[0] < meta.sizes[1];
-  if (transposes && (meta.strides[0] != 1 || meta.strides[1] < meta.sizes[0])) {
+// How BLAS takes one of the factors of a column-major product, op(factor), whose op is to have `rows` and `columns`. `is_turned`: the
+// factor is a transpose of the operand that `meta` is of.
+bool lay_factor(
+    const Meta& meta, bool is_turned, int64_t rows, int64_t columns, bool& transposes, int& leading, Product::Copied& copied) {
+  const int64_t down = meta.strides[is_turned ? 1 : 0], across = meta.strides[is_turned ? 0 : 1];
+  int64_t stride = 0;
+  if (down == 1 && across >= rows) {
+    transposes = false;
+    stride = across;
+  } else if (across == 1 && down >= columns) {
+    transposes = true;
+    stride = down;
+  } else if (meta.sizes[0] * meta.sizes[1] <= most_copied) {
+    transposes = !is_turned;
+    stride = meta.sizes[1];
+    copied = {meta.sizes[0], meta.sizes[1], meta.strides[0], meta.strides[1]};
+  } else {
     return false;
   }
-  const int64_t stride = meta.strides[transposes ? 1 : 0];
-  leading = static_cast<int>(stride);
+  // BLAS asks for no more than the size where there is one column; ATen sees to that as well.
+  const bool is_single = transposes ? rows == 1 : columns == 1;
+  leading = static_cast<int>(is_single ? (transposes ? columns : rows) : stride);
   return stride <= std::numeric_limits<int>::max();
 }
 
-// A row-major c = x y is, column-major, c' = y' x': the factors change places.
+// ATen takes the result c = x y as column-major if its columns are contiguous, as a single one is. Otherwise it is c' = y' x', and
+// the factors change places.
 bool prepare(const Plan& plan, Step& step, const Operand& x, const Operand& y) {
   const auto& result = plan.metas[step.outs[0]];
   const Meta* left = result ? matrix_at(plan, x, result->dtype) : nullptr;
   const Meta* right = left ? matrix_at(plan, y, result->dtype) : nullptr;
-  if (!right || !is_row_major(*result) || result->sizes.size() != 2) {
+  if (!right || result->sizes.size() != 2 || !has_plain_strides(*result)) {
     return false;
   }
   Product& product = step.product;
-  product.m = static_cast<int>(result->sizes[1]);
-  product.n = static_cast<int>(result->sizes[0]);
-  product.k = static_cast<int>(left->sizes[1]);
+  const bool turned = product.changes_places = result->sizes[1] != 1;
+  const Meta &a = turned ? *right : *left, &b = turned ? *left : *right;
+  const int64_t m = result->sizes[turned ? 1 : 0], n = result->sizes[turned ? 0 : 1], k = left->sizes[1];
+  product.m = static_cast<int>(m);
+  product.n = static_cast<int>(n);
+  product.k = static_cast<int>(k);
   product.ldc = product.m;
-  return lay_factor(*right, product.transposes_a, product.lda) && lay_factor(*left, product.transposes_b, product.ldb);
+  return lay_factor(a, turned, m, k, product.transposes_a, product.lda, product.copied_a) &&
+      lay_factor(b, turned, k, n, product.transposes_b, product.ldb, product.copied_b);
 }
 
 // The addend fits if it is a whole row or matrix of the result's.
@@ -117,7 +153,7 @@ bool fits_addend(const Plan& plan, const Step& step) {
   const Meta& addend = *plan.metas[operand.index];
   const Meta& result = *plan.metas[step.outs[0]];
   const bool is_row = addend.sizes.size() == 1 && addend.sizes[0] == result.sizes[1];
-  return addend.dtype == result.dtype && is_row_major(addend) && (is_row || addend.sizes == result.sizes);
+  return addend.dtype == result.dtype && has_plain_strides(addend) && (is_row || addend.sizes == result.sizes);
 }
 
 } // namespace
