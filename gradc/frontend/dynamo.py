@@ -25,6 +25,7 @@ from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
+from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
 from gradc.frontend.transforms import forbids_hooks
 from gradc.journal import count, fallback
@@ -60,17 +61,21 @@ class Backend:
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
         graph, attributes = lift_attributes(graph)
+        graph, leaves = lift_leaves(graph)
         compiled, options = _as_captured(graph, inputs), self.compile_options
         try:
             lifted, floats = lift_floats(graph)
-            taken = floats.without([*attributes, *inputs])
+            taken = floats.without([*attributes, *inputs, *leaves.examples])
             region = compile_region(lifted, taken, options, floats.symbols)
             refused = _what_inference_tensors_forbid(region, taken)
+            if any(leaves.are_shared):
+                _refuse_writes_beside_leaves(region, floats.without(leaves.are_shared))
             compiled = _guarded(region, floats, graph, compiled, options, refused)
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
             compiled = _told(tell, compiled)
+        compiled = leaves.given_to(compiled)
         return functools.partial(compiled, *attributes) if attributes else compiled
 
     def __eq__(self, other: object) -> bool:
@@ -156,6 +161,14 @@ def _what_inference_tensors_forbid(region: Region, inputs: Sequence[Any]) -> str
         return "write into an inference tensor"
     outs = [facts.views.path_to(out)[0] for out in region.tape.outputs if isinstance(out, torch.Tensor)]
     return "output made of inference tensors alone" if any(facts.is_made_of_inference(out, given) for out in outs) else ""
+
+
+def _refuse_writes_beside_leaves(region: Region, are_shared: Sequence[bool]) -> None:
+    """A region's inputs are taken to be apart, but for what Dynamo has seen of them."""
+    facts = Facts(region.tape)
+    given = [primal.fake for primal, is_shared in zip(region.tape.primals, are_shared) if is_shared]
+    if any(facts.writes_into(fake) for fake in given if fake is not None):
+        raise UnsupportedError("write into what shares memory with a leaf made inside")
 
 
 def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:

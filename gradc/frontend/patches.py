@@ -18,6 +18,7 @@ from gradc.compiled_autograd.entry import INTERCEPT, run_segments
 from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
+from gradc.frontend.leaves import begins_with_leaves
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of, native_zero_grad, quick_zero_grad
@@ -62,6 +63,7 @@ def patches() -> Patches:
             dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_the_order_of_sets(is_ours),
+            dynamo.make_leaves_in_graphs(is_ours),
             dynamo.make_objects_as_python_does(is_ours),
             dynamo.copy_objects_as_python_does(is_ours),
             dynamo.give_what_generators_return(is_ours),
@@ -94,6 +96,7 @@ def patches() -> Patches:
             dynamo.read_parameter_groups_as_they_are(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),
             dynamo.resume_behind_operators(is_ours),
+            dynamo.return_what_leaves_lead_to(is_ours, begins_with_leaves),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
             dynamo.see_global_tensors(),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame as set_eval_frame
 from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
@@ -16,6 +17,7 @@ from torch._guards import TracingContext
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 _STANDS_FOR = "_gradc_stands_for"
+ALLOW_REQUIRES_GRAD = torch._C._functorch.set_inplace_requires_grad_allowed  # Dynamo's graphs call it around requires_grad_
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,7 @@ __all__ = [
     "new_symint_of",
     "python_meta_kernels",
     "settle_sizes",
+    "stand_in_for",
     "text_of_size",
 ]
 
@@ -128,6 +129,12 @@ def keeping_lazy_zeros(op: Any, values: Iterable[Any]) -> contextlib.AbstractCon
     return contextlib.nullcontext() if mode is None else disable_fake_tensor_cache(mode)
 
 
+def stand_in_for(fake: torch.Tensor) -> torch.Tensor:
+    """A real tensor laid out as ``fake``, whatever its values. A symbolic size is as in the call that is traced."""
+    size, stride = ([n if isinstance(n, int) else n.node.hint for n in sizes] for sizes in (fake.size(), fake.stride()))
+    return torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).requires_grad_(fake.requires_grad)
+
+
 def has_symbolic_sizes(values: Iterable[Any]) -> bool:
     return any(is_fake(value) and value._has_symbolic_sizes_strides for value in values)
 
@@ -156,8 +163,8 @@ def new_symint_of(symbol: sympy.Symbol, hint: int) -> torch.SymInt:
 def heed_guards() -> None:
     """Called before anything is traced: what is found out about symbols is guarded, in this thread.
 
-    Fake tensors turn that off within some calls. A recursion that is too deep can end on the way out of one, and it stays off: a
-    size that decides something would be fixed, and nobody would check it.
+    Fake tensors turn that off within some calls. A recursion that is too deep can end on the way out of one, and it stays off:
+    a size that decides something would be fixed, and nobody would check it.
     """
     TLS.suppress_guards, TLS.ignore_fresh_unbacked_symbols = False, False
     TLS.suppress_guards_stack = []

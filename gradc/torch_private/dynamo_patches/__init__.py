@@ -41,7 +41,7 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
-from gradc.torch_private.dynamo_patches.leaves import unmake_leaves_eagerly
+from gradc.torch_private.dynamo_patches.leaves import make_leaves_in_graphs, return_what_leaves_lead_to, unmake_leaves_eagerly
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
@@ -123,12 +123,14 @@ __all__ = [
     "leave_the_process_as_it_is",
     "let_python_choose",
     "look_through_compiled_modules",
+    "make_leaves_in_graphs",
     "make_objects_as_python_does",
     "note_what_others_give_up",
     "read_counts_without_warnings",
     "read_from_the_tensor",
     "read_parameter_groups_as_they_are",
     "resume_behind_operators",
+    "return_what_leaves_lead_to",
     "run_eagerly_where_dynamo_fails",
     "run_optimizers_eagerly",
     "run_optimizers_natively",

@@ -1,4 +1,4 @@
-"""Read and guard an ``itertools.count`` of the program's without the warning of Python 3.12 and 3.13, which is of pickling it."""
+"""Read and guard an ``itertools.count`` of the program without the warning of Python 3.12 and 3.13, which is of pickling it."""
 
 from __future__ import annotations
 
