@@ -23,6 +23,7 @@ from gradc.frontend.graph import placeholders
 from gradc.torch_private.autograd import storage_key
 from gradc.torch_private.dynamo import ALLOW_REQUIRES_GRAD, code_of, set_eval_frame
 from gradc.torch_private.fakes import stand_in_for
+from gradc.torch_private.subclasses import is_subclass
 
 Nodes = Sequence[torch.fx.Node]
 _MAKE_LEAF = "requires_grad_"
@@ -98,6 +99,8 @@ def _is_usual(node: torch.fx.Node, leaves: set[Any]) -> bool:
     value = node.meta.get("example_value")
     if node.target not in (_METHODS if node.op == "call_method" else _FUNCTIONS) or not isinstance(value, torch.Tensor):
         return False
+    if any(is_subclass(getattr(given.meta.get("grapharg"), "example", None)) for given in node.all_input_nodes):
+        return False  # whose class would have a say in what is made
     return leaves.isdisjoint(node.all_input_nodes) and value.requires_grad == (node in leaves)
 
 

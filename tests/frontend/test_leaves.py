@@ -240,3 +240,21 @@ def test_what_has_a_history_is_not_made_a_leaf_by_assignment() -> None:
         return run(w)
 
     check(step, leaf(3), compare_messages=True)
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def test_a_copy_of_a_subclass() -> None:
+    def step(compile: Any, x: Tensor) -> Any:
+        @compile
+        def run(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.clone().requires_grad_()
+            return (y * 2).sum(), y
+
+        loss, y = run(x.as_subclass(Named))
+        loss.backward()
+        return loss.detach(), type(loss).__name__, type(y).__name__, y.is_leaf, y.grad
+
+    assert check(step, constant(3)).num_graphs == 2  # as before
