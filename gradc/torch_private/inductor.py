@@ -41,9 +41,7 @@ def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner as inductor
 
-    _check_folder()
-    (output,) = graph.graph.find_nodes(op="output")
-    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # all outputs keep their strides
+    _prepare(graph)
     context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=new_shape_env()))
     with tracing(context), config.patch(fallback_random=True):
         return inductor(graph, fakes)
@@ -59,12 +57,17 @@ def compile_ahead(graph: torch.fx.GraphModule, fakes: list[Any]) -> str:
     from torch._inductor.compile_fx import compile_fx_inner as inductor
     from torch._inductor.virtualized import V
 
-    _check_folder()
-    (output,) = graph.graph.find_nodes(op="output")
-    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    _prepare(graph)
     with config.patch(fallback_random=True, cpp_wrapper=True, compile_threads=1), V.set_aot_compilation(True):
         made: Any = inductor(graph, fakes, aot_mode=True, cpp_wrapper=True)
     return str(made.filename)
+
+
+def _prepare(graph: torch.fx.GraphModule) -> None:
+    """What either asks for: all outputs keep their strides."""
+    _check_folder()
+    (output,) = graph.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
 
 
 def _check_folder() -> None:
