@@ -41,11 +41,11 @@ Kernel find_cat_kernel(const Plan& plan, Step& step, const std::string& op) {
     return nullptr;
   }
   const auto& items = plan.packs[step.operands[0].index].items;
-  const auto number = number_at(plan, step.operands[1]);
-  if (items.size() > most_direct_inputs || !number) {
+  const auto given = int_at(plan, step.operands[1]);
+  if (items.size() > most_direct_inputs || !given) {
     return nullptr;
   }
-  const auto dimension = c10::maybe_wrap_dim(static_cast<int64_t>(*number), static_cast<int64_t>(result->sizes.size()));
+  const auto dimension = c10::maybe_wrap_dim(*given, static_cast<int64_t>(result->sizes.size()));
   Parts parts{1, {}};
   for (int64_t i = 0; i < dimension; ++i) {
     parts.count *= result->sizes[i];

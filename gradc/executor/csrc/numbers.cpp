@@ -25,6 +25,10 @@ std::optional<double> number_at(const Plan& plan, const Operand& operand) {
       : std::nullopt;
 }
 
+std::optional<int64_t> int_at(const Plan& plan, const Operand& operand) {
+  return plan.is_constant(operand, &c10::IValue::isInt) ? std::optional(plan.constants[operand.index].boxed.toInt()) : std::nullopt;
+}
+
 std::optional<NumberBytes> bytes_of(double number, c10::ScalarType dtype) {
   NumberBytes bytes{};
   if (std::isnan(number)) {

@@ -27,10 +27,6 @@ void call_padded(const Step& step, void* out, const void* const* inputs) {
   }
 }
 
-std::optional<int64_t> int_at(const Plan& plan, const Operand& operand) {
-  return plan.is_constant(operand, &c10::IValue::isInt) ? std::optional(plan.constants[operand.index].boxed.toInt()) : std::nullopt;
-}
-
 // Where a slice begins: at the beginning if it does not say, from the end if it is negative.
 std::optional<int64_t> start_at(const Plan& plan, const Operand& operand, int64_t size) {
   const bool is_none = plan.is_constant(operand, &c10::IValue::isNone);

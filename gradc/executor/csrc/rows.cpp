@@ -3,6 +3,7 @@
 #include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -122,10 +123,6 @@ bool adds_as_aten() {
   return is_same;
 }
 
-bool is_integer(const Plan& plan, const Operand& operand, int64_t value) {
-  return plan.is_constant(operand, &c10::IValue::isInt) && plan.constants[operand.index].boxed.toInt() == value;
-}
-
 // The one index in the first place of an op's list of indices.
 std::optional<Operand> only_index(const Plan& plan, const Operand& list) {
   if (list.kind != Operand::Kind::pack || plan.packs[list.index].items.size() != 1) {
@@ -204,7 +201,7 @@ Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (op == "aten::index.Tensor") {
     return prepare_take(plan, step, only_index(plan, operands[1]), /*may_count_from_end=*/true);
   }
-  if (op == "aten::index_select" && is_integer(plan, operands[1], 0)) {
+  if (op == "aten::index_select" && int_at(plan, operands[1]) == 0) {
     return prepare_take(plan, step, operands[2], /*may_count_from_end=*/false);
   }
   const bool accumulates = op == "aten::index_put" && plan.is_constant(operands[3], &c10::IValue::isBool) &&
@@ -212,7 +209,7 @@ Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (accumulates) {
     return prepare_add(plan, step, only_index(plan, operands[1]), operands[2], /*may_count_from_end=*/true);
   }
-  if (op == "aten::index_add" && is_integer(plan, operands[1], 0) && is_integer(plan, operands[4], 1)) {
+  if (op == "aten::index_add" && int_at(plan, operands[1]) == 0 && int_at(plan, operands[4]) == 1) {
     return prepare_add(plan, step, operands[2], operands[3], /*may_count_from_end=*/false);
   }
   return nullptr;
