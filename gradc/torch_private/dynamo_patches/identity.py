@@ -1,4 +1,7 @@
-"""Whether two tensors are one object: ``is`` and ``id`` tell Dynamo's what they would tell eager's."""
+"""Whether two tensors are one object: what Dynamo tells of one by another name is what eager would.
+
+``x.float()`` of float32 is ``x``, as ``x.add_(1)`` is: what is done to it, a hook or an attribute, is done to ``x``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._dynamo.variables import builder
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import FakeIdVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -15,14 +19,34 @@ from gradc.torch_private.dynamo_names import IS_BEFORE_2_14
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+_CALLS = ("call_function", "call_method")
+_KNOWN = "gradc_tensors"  # of a graph that is traced: a graph and the id of a tensor's stand-in -> the tensor's first variable
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
 def tell_tensors_apart(is_ours: IsOurs) -> Patch:
-    """An op that returns its argument returns the same tensor: for ``id``, and dropout that drops nothing for ``is``, too.
+    """An op that returns its argument returns the same tensor, as does dropout that drops nothing.
 
     A graph's tensor that is made within has no address yet: its ``id`` is one that nothing else has, unless it is an argument.
     """
+
+    def make_wrap(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(target_cls: type, tx: Any, proxy: Any, example_value: Any = None, *args: Any, **kwargs: Any) -> Any:
+            made = original(target_cls, tx, proxy, example_value, *args, **kwargs)
+            if type(made) is not TensorVariable or not is_ours(tx.output.compiler_fn):
+                return made
+            known = vars(tx.output).setdefault(_KNOWN, {})
+            name, first = (proxy.node.graph, id(_fake_of(made))), None
+            if proxy.node.op in _CALLS:
+                first = known.get(name)
+            if first is None or _fake_of(first) is not _fake_of(made):
+                known[name] = made
+                return made
+            first.synchronize_attributes(tx)
+            return first
+
+        return wrap
 
     def make_id(original: Method) -> Method:
         @functools.wraps(original)
@@ -49,8 +73,10 @@ def tell_tensors_apart(is_ours: IsOurs) -> Patch:
     kernels = torch.ops.aten.dropout.default.py_kernels
     return Patch(
         "tell_tensors_apart",
-        "In Dynamo x.contiguous() has another id than x, and dropout that drops nothing returns a copy before torch 2.14.",
+        "In Dynamo x.contiguous() and x are two, with attributes and an id each, and dropout that drops nothing returns a copy "
+        "before torch 2.14.",
         (
+            Replace(builder, "wrap_fx_proxy_cls", make_wrap),
             Replace(BuiltinVariable, "call_id", make_id),
             *(Replace(kernels, key, make_dropout) for key in _KEYS if IS_BEFORE_2_14),
         ),
