@@ -1,11 +1,12 @@
-"""How a kernel really lays its results out, where fake tensors may be wrong about it.
+"""How a kernel really lays its results out, and in which dtype, where fake tensors may be wrong about it.
 
-    corrected:        (op, args, kwargs, fake result) -> the result, as fake tensors with the strides that the kernel gives
+    corrected:        (op, args, kwargs, fake result) -> the result, fake, with the strides and dtype that the kernel gives
     has_free_strides: metadata -> whether it has strides that no element depends on, unlike a fresh tensor's
 
 Fake tensors get their strides from formulas written apart from the kernels, and some differ: a product of a transposed and an
-expanded bfloat16 tensor, dimensions of size 1. Only layouts that are not contiguous are in doubt. There the kernel itself is
-asked, once for each set of arguments, by a call on zeros.
+expanded bfloat16 tensor, dimensions of size 1. Only layouts that are not contiguous are in doubt, and dtypes where arguments
+are of several: the mean that a layer norm of bfloat16 with float32 weights saves is float32. There the kernel itself is asked,
+once for each set of arguments, by a call on zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gradc.torch_private.modes import without_dispatch_modes
 
 MAX_ELEMENTS = 1 << 24  # of the arguments together; beyond, the question costs more than the doubt is worth
 
-Layout = tuple[tuple[int, ...], ...]  # sizes and strides
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
 
 
 class _Zeros:
@@ -57,7 +58,7 @@ def corrected(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
     given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, torch.Tensor)]
     if op in CERTAIN_LAYOUT or op in NO_ZEROS or not _is_in_doubt(op, given, made):
         return result
-    layouts = _ask(op, _frozen(args), _frozen(kwargs))
+    layouts = _ask(op, _frozen(args), _frozen(kwargs), torch.get_default_dtype())
     if layouts is None or len(layouts) != len(made):
         return result
     wanted = iter(layouts)
@@ -80,6 +81,8 @@ def _is_in_doubt(op: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -
     tensors = [*given, *made]
     if not given or not made or op._schema.is_mutable or not all(_is_plain_fake(tensor) for tensor in tensors):
         return False
+    if len({tensor.dtype for tensor in given if tensor.dtype.is_floating_point}) > 1:
+        return True
     if sum(_count(tensor) for tensor in given) > MAX_ELEMENTS:
         return False
     return not all(_is_usual(_hint(tensor.size()), _hint(tensor.stride())) for tensor in tensors)
@@ -90,27 +93,29 @@ def _is_plain_fake(tensor: torch.Tensor) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ask(op: Any, args: Any, kwargs: Any) -> tuple[Layout, ...] | None:
-    """The layouts of what the kernel returns; None where it cannot be asked with zeros."""
+def _ask(op: Any, args: Any, kwargs: Any, default_dtype: torch.dtype) -> tuple[Layout, ...] | None:
+    """The layouts of what the kernel returns, under this default dtype; None where it cannot be asked with zeros."""
     with without_dispatch_modes(), torch.no_grad(), torch.random.fork_rng([]) if is_random(op) else contextlib.nullcontext():
         try:
             result = op(*_thawed(args), **dict(_thawed(kwargs)))
         except Exception:  # zeros are no fit argument: a singular matrix, say
             return None
-    return tuple((tuple(leaf.size()), leaf.stride()) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
+    return tuple((tuple(leaf.size()), leaf.stride(), leaf.dtype) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
 
 
 def _laid_out(op: Any, fake: torch.Tensor, wanted: Layout) -> torch.Tensor:
-    size, stride = wanted
-    if _hint(fake.size()) != size or _hint(fake.stride()) == stride:
+    size, stride, dtype = wanted
+    if _hint(fake.size()) != size:
         return fake
+    if _hint(fake.stride()) == stride:
+        return fake if fake.dtype == dtype else torch.empty_strided(fake.size(), fake.stride(), dtype=dtype, device=fake.device)
     if any(isinstance(number, torch.SymInt) for number in (*fake.size(), *fake.stride())):
         stride = _symbolic_stride(fake, stride)
         if not stride:
             raise UnsupportedError("symbolic sizes of a tensor that its kernel lays out otherwise", str(op))
     if any(result.alias_info is not None for result in op._schema.returns):  # a view, or the argument itself
         return fake.as_strided(fake.size(), stride, fake.storage_offset())
-    return torch.empty_strided(fake.size(), stride, dtype=fake.dtype, device=fake.device)
+    return torch.empty_strided(fake.size(), stride, dtype=dtype, device=fake.device)
 
 
 def _symbolic_stride(fake: torch.Tensor, stride: tuple[int, ...]) -> tuple[Any, ...]:

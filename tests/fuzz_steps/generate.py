@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from tests.fuzz_steps.toolbox import *
 
-EVENTS, HANDLES, SAVED = [], [], []
+EVENTS, HANDLES, SAVED, LEAVES = [], [], [], []
 SETTINGS = {"gain": 1.5, "clip": 1.0, "number": 0, "fails": 0}
 """
 _LOSSES = (
@@ -40,6 +40,27 @@ _PENALTIES = (
     "loss = loss + (torch.randn_like(out) * out).mean()",
     "if MODEL.training:\n    loss = loss * 0.5",
     "loss = loss / (1 + SETTINGS['number'])",
+)
+_LEAVES = (
+    "x = x.clone().requires_grad_()",
+    "x = x.detach().clone().requires_grad_()",
+    "x = x.detach().requires_grad_()",
+    "x = x.to(MODEL.scale.dtype).requires_grad_()",
+    "x = x.detach().contiguous()\nx.requires_grad = True",
+    "x = torch.rand_like(x, requires_grad=True)",
+    "x = torch.rand(*x.shape, dtype=x.dtype).requires_grad_()",
+    "noise = torch.rand_like(x).requires_grad_()\nx = x + noise",
+    "x.requires_grad_()",
+)
+_USES_OF_LEAVES = (
+    "(slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)\nloss = loss + slope.square().mean()",
+    "(slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)\n"
+    "(bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)\nloss = loss + bend.sin().mean()",
+    "(slope,) = torch.autograd.grad(out.sum(), x, retain_graph=True)\nEVENTS.append(slope.sum().item())",
+    "x.register_hook(lambda grad: grad * 2)",
+    "x.register_hook(lambda grad: EVENTS.append(grad.sum().item()))",
+    "LEAVES.append(x)",
+    "LEAVES.append(x)",
 )
 _ZEROS = (
     "OPTIMIZER.zero_grad()",
@@ -98,7 +119,7 @@ def generate(seed: int, number: int) -> str:
     is_whole = not optimizer.is_native or rng.random() < 0.7
     is_scaled = optimizer.name != "LBFGS" and rng.random() < 0.2
     ema = rng.choice(_EMAS) if rng.random() < 0.2 else ""
-    step = _step(rng, optimizer, is_whole, is_scaled, ema)
+    step = _step(rng, optimizer, is_whole, is_scaled, model.is_real, ema)
     made = [model.text, "", "", optimizer.text]
     made += ["SCALER = torch.amp.GradScaler('cpu', init_scale=4.0, growth_interval=2)"] * is_scaled
     made += ["EMA = copy.deepcopy(MODEL)"] * ("EMA" in ema) + ["AVERAGE = AveragedModel(MODEL)"] * ("AVERAGE" in ema)
@@ -107,10 +128,10 @@ def generate(seed: int, number: int) -> str:
     return "\n".join([_HEAD.strip(), "", *made, "", HELPERS, "", "", *step, "", "", *driver]) + "\n"
 
 
-def _step(rng: random.Random, optimizer: Optimizer, is_whole: bool, is_scaled: bool, ema: str) -> list[str]:
+def _step(rng: random.Random, optimizer: Optimizer, is_whole: bool, is_scaled: bool, is_real: bool, ema: str) -> list[str]:
     """The training step. Each part may be missing."""
     lines = [rng.choice(_ZEROS), *["may_fail(1)"] * (is_whole and rng.random() < 0.3)]
-    lines += _backward(rng, is_scaled)
+    lines += _backward(rng, is_scaled, is_real)
     lines += ["may_fail(2)"] * (rng.random() < 0.4)
     has_clip = rng.random() < 0.35
     if is_scaled and rng.random() < 0.6:
@@ -126,9 +147,11 @@ def _step(rng: random.Random, optimizer: Optimizer, is_whole: bool, is_scaled: b
     return [head, *_indented([line.replace("$model", "MODEL" if is_whole else "model") for line in lines if line])]
 
 
-def _backward(rng: random.Random, is_scaled: bool) -> list[str]:
-    """Loss and backward; in a loop over parts of the batch, perhaps."""
-    loss = ["out = $model(x)", f"loss = {rng.choice(_LOSSES)}"]
+def _backward(rng: random.Random, is_scaled: bool, is_real: bool) -> list[str]:
+    """Loss and backward; in a loop over parts of the batch, perhaps, which may be made leaves."""
+    has_leaves = is_real and rng.random() < 0.25
+    loss = [*[rng.choice(_LEAVES)] * has_leaves, "out = $model(x)", f"loss = {rng.choice(_LOSSES)}"]
+    loss += rng.sample(_USES_OF_LEAVES, rng.choice((0, 1, 1, 2))) * has_leaves
     loss += rng.sample(_PENALTIES, rng.choice((0, 0, 0, 1, 1, 2)))
     loss.append("SCALER.scale(loss).backward()" if is_scaled else rng.choice(_BACKWARDS))
     if rng.random() < 0.2:

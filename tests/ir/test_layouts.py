@@ -1,4 +1,6 @@
-"""Strides as kernels give them, where fake tensors have others."""
+"""Strides and dtypes as kernels give them, where fake tensors have others."""
+
+import copy
 
 import pytest
 import torch
@@ -33,6 +35,44 @@ def test_gradient_of_a_sum_of_products():
         return torch.autograd.grad(compile(lambda a, b: (a.mT * b).sum())(a, b), (a, b))
 
     check(step, leaf(2, 3, dtype=bf16), leaf(3, 2, dtype=bf16))
+
+
+NORMS = {
+    "layer": torch.nn.LayerNorm(4),
+    "batch": torch.nn.BatchNorm1d(4),
+    "group": torch.nn.GroupNorm(2, 4),
+    "RMS": torch.nn.RMSNorm(4),
+}
+
+
+def test_fake_tensors_have_another_dtype_of_what_a_norm_saves():
+    """Without this there would be nothing to correct."""
+    x, weight = torch.ones(2, 4, dtype=bf16), torch.ones(4)
+    assert torch.native_layer_norm(x, [4], weight, weight, 1e-5)[1].dtype == torch.float32
+    with FakeTensorMode() as mode:
+        x, weight = mode.from_tensor(x), mode.from_tensor(weight)
+        assert torch.native_layer_norm(x, [4], weight, weight, 1e-5)[1].dtype == bf16
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("order", [2, 3])
+def test_higher_orders_of_a_norm_in_two_dtypes(name, order):
+    """Silent before: as under autocast, a bfloat16 input and float32 weights; what the norm saves was taken for bfloat16."""
+
+    def step(compile, norm, x):
+        @compile
+        def slopes(x):
+            total = norm(x).square().sum()
+            for _ in range(order - 1):
+                (slope,) = torch.autograd.grad(total, x, create_graph=True)
+                total = slope.square().sum()
+            return total
+
+        loss = slopes(x)
+        loss.backward()
+        return loss
+
+    check(step, lambda: copy.deepcopy(NORMS[name]), leaf(6, 4, dtype=bf16), allow_fallback=True)
 
 
 def test_draws_are_left_alone():

@@ -93,7 +93,7 @@ USES = [attribute, attribute_of_the_first, gradient_written, gradient_read, made
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("needs_gradient", [True, False])
 def test_what_is_done_to_an_argument(op: Callable[[Tensor], Tensor], use: Callable[..., Any], needs_gradient: bool) -> None:
-    """Silent before: ``y = x.float()`` had attributes and a ``grad`` of its own, and ``y.requires_grad_()`` made a leaf of y alone."""
+    """Silent before: ``y = x.float()`` had attributes and a ``grad`` of its own, and became a leaf beside x."""
 
     def step(compile: Any, x: Tensor) -> Any:
         run = compile(lambda x: use(x, op(x)))
