@@ -195,11 +195,27 @@ bool SegmentNode::run_alone(size_t entry, const at::Tensor& tangent) {
   variable_list tangents(num_inputs());
   tangents[entry] = tangent;
   const auto found = region_->backwards[number_].find(key_now(tangents, needed_now()));
-  if (!found.backward || found.backward->plan->has_foreign_steps) {
+  if (!found.backward || found.backward->plan->has_foreign_steps || leaves_sums_to_the_engine(*found.backward->plan)) {
     return false;
   }
   give_to_leaves(*this, replay(*found.backward, std::move(tangents), /*keeps_graph=*/false));
   return true;
+}
+
+// Whether a leaf gets several gradients. The engine adds them up before it adds the sum to the leaf's own.
+bool SegmentNode::leaves_sums_to_the_engine(const Plan& plan) const {
+  std::vector<const Node*> met;
+  for (size_t exit = 0; exit < plan.outputs.size(); ++exit) {
+    const auto& target = next_edge(exit).function;
+    if (!target || target.use_count() == 1 || plan.is_constant(plan.outputs[exit], &c10::IValue::isNone)) {
+      continue;
+    }
+    if (std::find(met.begin(), met.end(), target.get()) != met.end()) {
+      return true;
+    }
+    met.push_back(target.get());
+  }
+  return false;
 }
 
 // Whether what was compiled for a key may serve: nothing that a key does not tell.

@@ -75,6 +75,7 @@ struct SegmentNode : torch::autograd::Node {
  private:
   bool is_usual(const torch::autograd::variable_list& tangents) const;
   bool may_add_up() const;
+  bool leaves_sums_to_the_engine(const Plan& plan) const;
   std::vector<int64_t> written_over(const torch::autograd::variable_list& tangents) const;
   void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   std::vector<bool> needed_now() const;
