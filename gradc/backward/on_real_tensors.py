@@ -38,7 +38,7 @@ from gradc.torch_private.autograd import input_metadata, next_sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
-_NOTHING = torch.empty(0)  # for a node beyond the exits, which the engine visits for nothing
+_NOTHING = torch.empty(0)  # for a node of the new tape, before anything is saved
 
 
 def run_on_real_tensors(tape: Tape, call: BackwardCall) -> Grads:
@@ -69,7 +69,7 @@ def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None]
             lives.append(live)
             primals.append(Primal("saved", live, edge))
     by_index = dict(zip(segment.saved, saved, strict=True))
-    unpack = lambda index: by_index.get(index, _NOTHING)
+    unpack = lambda index: by_index.get(index, parent.saved[index].fake)
     packed: list[Saved] = []
     unpacker = Unpacker(lambda index: _NOTHING)
 
@@ -141,7 +141,8 @@ class _RealRegion:
             primal = self.primal_of.get(saved.edge)
             known = Place(False, self.returned.add(saved.fake, saved.edge)) if primal is None else Place(True, primal)
             self.returned.of_saved[index] = known
-        bare = dataclasses.replace(self.tape, primals=(), outputs=(), saved=())  # which hold nodes, and these the tape
+        shapes = tuple(dataclasses.replace(saved, edge=None, fake=_without_memory(saved.fake)) for saved in self.tape.saved)
+        bare = dataclasses.replace(self.tape, primals=(), outputs=(), saved=shapes)  # edges hold nodes, and these the tape
         self.backwards = _RealBackwards(bare, [saved.edge for saved in self.tape.saved], autocast)
 
     def attach(self, primals: list[torch.Tensor]) -> Grads:
@@ -195,8 +196,13 @@ class _RealBackwards:
             if torch.is_grad_enabled():
                 return differentiate(self.tape, call, [self.edges[index] for index in segment.saved], self.autocast)
             by_index = dict(zip(segment.saved, call.saved, strict=True))
-            with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, _NOTHING)):
+            with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
                 return run_nodes(self.tape, segment, call.tangents, call.needed)
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Of its shape, for a node beyond the exits, which the engine visits for nothing: some ask for sizes all the same."""
+    return torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
 def _history(tensor: torch.Tensor) -> Edge | None:

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 
 import gradc
 from tests.oracle import check, leaf
@@ -113,3 +114,24 @@ def test_a_backward_that_asks_for_values(values):
 
     report = check(step, leaf(4, 2), allow_fallback=True)
     assert report.fallbacks
+
+
+def test_nodes_behind_a_derivative_that_ask_for_sizes():
+    """The engine visits a batch norm's second derivative for nothing, and it asked what was not there for its sizes."""
+
+    def step(compile, net):
+        @compile
+        def slopes(x):
+            x = x.clone().requires_grad_()
+            out = net(x)
+            x.register_hook(lambda grad: grad * 2)  # so that gradients are asked for eagerly
+            (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+            (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
+            return slope, bend.sin().sum()
+
+        results = [slopes(torch.randn(size, 4)) for size in (4, 6, 5)]
+        sum(bend for _, bend in results).backward()
+        return results
+
+    report = check(step, lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), allow_fallback=True)
+    assert set(report.fallbacks) >= LIVE
