@@ -129,7 +129,10 @@ class _Inputs:
 
 
 def released(segment: Segment, tangents: Sequence[Any], needed: Sequence[bool]) -> tuple[tuple[int, ...], bool]:
-    """What the nodes that run own, those between a defined tangent and a needed exit; whether one saved what no hook sees."""
+    """What the nodes that run own, those between a defined tangent and a needed exit; whether one saved what no hook sees.
+
+    In the order in which they run: of several that were written into, eager names the first that is read.
+    """
     inside = set(segment.nodes)
     reached = {edge[0] for edge, tangent in zip(segment.entries, tangents) if tangent is not None}
     for node in segment.nodes:
@@ -141,8 +144,8 @@ def released(segment: Segment, tangents: Sequence[Any], needed: Sequence[bool]) 
             wanted.add(node)
     run = [segment.saves[node] for node in segment.nodes if node in reached and node in wanted]
     number_of = {index: number for number, index in enumerate(segment.saved)}
-    positions = {number_of[index] for saves in run for index in saves.indices if index not in segment.on_ctx}
-    return tuple(sorted(positions)), any(saves.has_hidden for saves in run)
+    positions = dict.fromkeys(number_of[index] for saves in run for index in saves.indices if index not in segment.on_ctx)
+    return tuple(positions), any(saves.has_hidden for saves in run)
 
 
 def _telling_views(program: Program) -> tuple[int, ...]:

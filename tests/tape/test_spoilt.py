@@ -28,6 +28,17 @@ def test_backward_raises_where_eager_does(retain_graph):
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
+def test_of_several_the_error_names_the_first_that_is_read(create_graph):
+    """Under create_graph it named the first that was saved."""
+
+    def step(compile, x):
+        out = compile(lambda x: x.tanh().relu_().relu_())(x)
+        return torch.autograd.grad(out.sum(), x, create_graph=create_graph)
+
+    check(step, leaf(4), compare_messages=True)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
 def test_gradients_that_do_not_need_it(create_graph):
     """Under create_graph it was asked for its history, and there is none."""
 
