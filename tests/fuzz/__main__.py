@@ -3,6 +3,7 @@
     python -m tests.fuzz --programs 200 --seed 0 --jobs 2
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
     python -m tests.fuzz --gradients                     with calls of torch.autograd.grad inside the function
+    python -m tests.fuzz --chains                        long chains of pointwise operations, odd sizes, strides and values
     python -m tests.fuzz --vary --compiler captured      each at several sizes and with several numbers, compiled once
 
 A wrong program is shrunk to a few lines and printed as a test, one for each kind of difference and process. Ends with
@@ -17,6 +18,7 @@ import logging
 import sys
 import warnings
 
+from tests.fuzz.chains import generate_chain
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
 from tests.fuzz.program import VARIED, Program
@@ -26,10 +28,13 @@ from tests.fuzz_driver import Fuzzer, main
 FLAGS = (
     ("--vary", "run each at several sizes and with several numbers"),
     ("--gradients", "many calls of torch.autograd.grad inside the function"),
+    ("--chains", "long chains of pointwise operations"),
 )
 
 
 def _generate(options: argparse.Namespace, number: int) -> Program:
+    if options.chains:
+        return generate_chain(options.seed, number)
     program = generate(options.seed, number, WITH_GRADIENTS if options.gradients else TABLE)
     return dataclasses.replace(program, changes=VARIED) if options.vary else program
 

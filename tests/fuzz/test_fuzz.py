@@ -7,16 +7,37 @@ import dataclasses
 import pytest
 
 from tests.compilers import Compiler
+from tests.fuzz.chains import generate_chain
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, is_undefined, judge, kind_of, shrink
 
-NUM_PROGRAMS, NUM_TESTS = 200, 8
+NUM_PROGRAMS, NUM_CHAINS, NUM_TESTS = 200, 80, 8
 ENDS_THE_PROCESS_IN_EAGER = (39,)  # a hook on a view whose base was changed through detach(): torch itself segfaults
 
 
 def test_same_seed_same_program():
     assert generate(0, 7).source() == generate(0, 7).source()
     assert generate(0, 7).source() != generate(1, 7).source()
+
+
+def test_chains_vary():
+    assert generate_chain(0, 7).source() == generate_chain(0, 7).source() != generate_chain(1, 7).source()
+    chains = [generate_chain(0, number) for number in range(200)]
+    text = "\n".join(f"{chain.inputs} {chain.source()}" for chain in chains)
+    for feature in (
+        "(0,)",
+        "transposed",
+        "gaps",
+        "expanded",
+        "special",
+        "tiny",
+        "bfloat16",
+        "float64",
+        "threads(2)",
+        "addcmul_",
+        ".sum(",
+    ):
+        assert feature in text, feature
 
 
 def test_programs_vary():
@@ -48,6 +69,14 @@ def test_a_median_along_an_expanded_dimension_is_undefined():
 def test_kind_of_a_difference():
     assert kind_of("result[3][1]: values differ (by up to 1)") == "values differ"
     assert kind_of("raises NameError: name 's16' is not defined") == "raises NameError"
+
+
+@pytest.mark.parametrize("part", range(NUM_TESTS))
+def test_chains_as_eager(compiler: Compiler, part: int):
+    for number in range(part, NUM_CHAINS, NUM_TESTS):
+        chain = generate_chain(0, number)
+        verdict = judge(chain, compiler)
+        assert verdict.status not in BAD, f"python -m tests.fuzz --chains --show {number}: {verdict.detail}\n{chain.source()}"
 
 
 @pytest.mark.parametrize("part", range(NUM_TESTS))

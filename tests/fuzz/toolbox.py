@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +30,9 @@ __all__ = [
     "leaf",
     "loss_of",
     "noting",
+    "odd",
     "packed_as_double",
+    "threads",
     "torch",
 ]
 
@@ -134,6 +138,47 @@ def changing(events: list[Any]) -> Callable[[torch.Tensor], None]:
             tensor.grad.mul_(3)
 
     return change
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """While inside, torch runs on so many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, -1e-45, 3e38, 1e-30, 1.0, -1.0)
+
+
+def odd(shape: tuple[int, ...], dtype: str, layout: str, values: str, is_leaf: bool) -> Callable[[], torch.Tensor]:
+    """A maker of a tensor that lies in memory as ``layout`` says, with ``values`` that kernels treat apart."""
+    is_expanded = layout == "expanded" and bool(shape) and 0 not in shape
+
+    def make() -> torch.Tensor:
+        tensor = _laid_out((*shape[:-1], 1) if is_expanded else shape, getattr(torch, dtype), layout)
+        flat = torch.randn(shape)
+        if values == "special":
+            chosen = torch.tensor(_SPECIAL)[torch.randint(len(_SPECIAL), shape)]
+            flat = torch.where(torch.rand(shape) < 0.15, chosen, flat)
+        flat = flat * {"tiny": 1e-38, "large": 100.0}.get(values, 1.0)
+        tensor.copy_(flat[..., :1] if is_expanded else flat)
+        return (tensor.expand(shape) if is_expanded else tensor).requires_grad_(is_leaf)
+
+    return make
+
+
+def _laid_out(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
+    if layout == "transposed" and len(shape) > 1:
+        return torch.empty(shape[::-1], dtype=dtype).permute(*reversed(range(len(shape))))
+    if layout == "gaps" and shape:
+        return torch.empty((*shape[:-1], 2 * shape[-1]), dtype=dtype)[..., ::2]
+    if layout == "offset":
+        return torch.empty(math.prod(shape) + 1, dtype=dtype)[1:].view(shape)
+    return torch.empty(shape, dtype=dtype)
 
 
 def packed_as_double() -> torch.autograd.graph.saved_tensors_hooks:
