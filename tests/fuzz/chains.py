@@ -56,27 +56,28 @@ VALUES = ("normal", "normal", "special", "special", "tiny", "large")
 MOST_ELEMENTS = 140_000
 UNARY = (
     "{a}.sin()", "{a}.cos()", "{a}.tanh()", "{a}.sigmoid()", "{a}.exp()", "{a}.expm1()", "{a}.log()", "{a}.log1p()",
-    "{a}.sqrt()", "{a}.rsqrt()", "{a}.reciprocal()", "{a}.square()", "{a} ** 3", "{a} ** -1", "{a} ** 0.5", "{a}.pow(1.7)",
-    "-{a}", "{a}.abs()", "{a}.sign()", "{a}.floor()", "{a}.ceil()", "{a}.round()", "{a}.trunc()", "{a}.frac()", "{a}.erf()",
-    "{a}.relu()", "F.gelu({a})", "F.gelu({a}, approximate='tanh')", "F.silu({a})", "F.softplus({a})", "F.leaky_relu({a},
-    0.1)", "F.elu({a})", "F.hardtanh({a})", "F.hardswish({a})", "F.mish({a})", "F.logsigmoid({a})", "F.softsign({a})",
-    "{a}.clamp(-1, 1)", "{a}.clamp(min=0.5)", "{a}.nan_to_num(0.5)", "{a} * 0.5", "{a} + 1", "{a} - 0.25", "1 - {a}", "{a} /
-    3", "2 / {a}", "{a} * 1e30", "{a} * 1e-30", "F.threshold({a}, 0.1, 20)", "{a}.exp2()", "{a}.atan()", "{a}.sinh()",
-    "{a}.cosh()", "{a}.asinh()", "{a}.erfc()", "{a}.lgamma()",
+    "{a}.sqrt()", "{a}.rsqrt()", "{a}.reciprocal()", "{a}.square()", "{a} ** 3", "{a} ** -1", "{a} ** 0.5",
+    "{a}.pow(1.7)", "-{a}", "{a}.abs()", "{a}.sign()", "{a}.floor()", "{a}.ceil()", "{a}.round()", "{a}.trunc()",
+    "{a}.frac()", "{a}.erf()", "{a}.relu()", "F.gelu({a})", "F.gelu({a}, approximate='tanh')", "F.silu({a})",
+    "F.softplus({a})", "F.leaky_relu({a}, 0.1)", "F.elu({a})", "F.hardtanh({a})", "F.hardswish({a})", "F.mish({a})",
+    "F.logsigmoid({a})", "F.softsign({a})", "{a}.clamp(-1, 1)", "{a}.clamp(min=0.5)", "{a}.nan_to_num(0.5)", "{a} * 0.5",
+    "{a} + 1", "{a} - 0.25", "1 - {a}", "{a} / 3", "2 / {a}", "{a} * 1e30", "{a} * 1e-30", "F.threshold({a}, 0.1, 20)",
+    "{a}.exp2()", "{a}.atan()", "{a}.sinh()", "{a}.cosh()", "{a}.asinh()", "{a}.erfc()", "{a}.lgamma()",
 )  # fmt: skip
 BINARY = (
     "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / {b}", "{a} + {b}", "{a} * {b}", "torch.add({a}, {b}, alpha=0.3)",
     "torch.sub({a}, {b}, alpha=2)", "torch.maximum({a}, {b})", "torch.minimum({a}, {b})", "torch.fmax({a}, {b})",
-    "torch.where({a} > {b}, {a}, {b})", "torch.where({b} >= 0, {a}, 0.5)", "{a}.masked_fill({b} < 0, -1.5)", "{a} * ({b} != 0)",
-    "torch.atan2({a}, {b})", "torch.hypot({a}, {b})", "torch.lerp({a}, {b}.to({a}.dtype).expand_as({a}), 0.3)",
-    "torch.addcmul({a}, {a}, {b}.to({a}.dtype), value=0.5)", "torch.addcdiv({a}, {a}, {b}.to({a}.dtype), value=-0.1)",
-    "{a} ** {b}", "{a}.remainder({b})", "{a}.copysign({b})", "torch.logaddexp({a}, {b}.to({a}.dtype))", "{a} * {b} + {a}",
-    "{a} + {b} * {a}", "({a} - {b}) * 0.5", "F.mse_loss({a}, {b}.to({a}.dtype).expand_as({a}), reduction='none')",
+    "torch.where({a} > {b}, {a}, {b})", "torch.where({b} >= 0, {a}, 0.5)", "{a}.masked_fill({b} < 0, -1.5)",
+    "{a} * ({b} != 0)", "torch.atan2({a}, {b})", "torch.hypot({a}, {b})",
+    "torch.lerp({a}, {b}.to({a}.dtype).expand_as({a}), 0.3)", "torch.addcmul({a}, {a}, {b}.to({a}.dtype), value=0.5)",
+    "torch.addcdiv({a}, {a}, {b}.to({a}.dtype), value=-0.1)", "{a} ** {b}", "{a}.remainder({b})", "{a}.copysign({b})",
+    "torch.logaddexp({a}, {b}.to({a}.dtype))", "{a} * {b} + {a}", "{a} + {b} * {a}", "({a} - {b}) * 0.5",
+    "F.mse_loss({a}, {b}.to({a}.dtype).expand_as({a}), reduction='none')",
     "F.smooth_l1_loss({a}, {b}.to({a}.dtype).expand_as({a}), reduction='none')",
 )  # fmt: skip
 IN_PLACE = (
-    "{a}.mul_(0.5)", "{a}.add_({b})", "{a}.mul_({b})", "{a}.sub_(0.25)", "{a}.div_({b})", "{a}.neg_()", "{a}.addcmul_({b},
-    {b})",
+    "{a}.mul_(0.5)", "{a}.add_({b})", "{a}.mul_({b})", "{a}.sub_(0.25)", "{a}.div_({b})", "{a}.neg_()",
+    "{a}.addcmul_({b}, {b})",
 )  # fmt: skip
 CASTS = ("{a}.float()", "{a}.double()", "{a}.bfloat16()", "{a}.half()", "{a}.float()")
 REDUCTIONS = (
