@@ -19,37 +19,8 @@ from tests.fuzz.program import Block, Program, Statement
 from tests.fuzz.statements import Pool
 
 SIZES = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    15,
-    16,
-    17,
-    23,
-    31,
-    32,
-    33,
-    47,
-    48,
-    63,
-    64,
-    65,
-    96,
-    100,
-    127,
-    128,
-    129,
-    255,
-    256,
-    257,
-    1000,
-    1024,
-)
+    1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 31, 32, 33, 47, 48, 63, 64, 65, 96, 100, 127, 128, 129, 255, 256, 257, 1000, 1024,
+)  # fmt: skip
 LARGE = (4095, 4096, 4097, 20000, 32767, 32768, 32769, 65536, 70001)  # a thread takes 32768 elements at least
 LAYOUTS = ("plain", "plain", "plain", "transposed", "gaps", "offset", "expanded")
 VALUES = ("normal", "normal", "special", "special", "tiny", "large")
