@@ -45,6 +45,7 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_replay(module);
   gradc::bind_guards(module);
   gradc::bind_callbacks(module);
+  gradc::bind_entering(module);
   gradc::bind_leaves(module);
   gradc::bind_class_guards(module);
   gradc::bind_optim(module);

@@ -24,6 +24,7 @@ from gradc.frontend.begin import begin
 from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
+from gradc.frontend.entering import quickly
 from gradc.frontend.patches import is_ours
 from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
@@ -98,7 +99,7 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
     budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):
         call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
-        call, forward_alone = _judged(call, target, name, budget, options), _by_dynamo(forward, options, budget)
+        call, forward_alone = _judged(quickly(call), target, name, budget, options), _by_dynamo(forward, options, budget)
         return as_compiled(target, Calls(call, _verified(forward_alone, forward, options), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, budget, has_backward)
@@ -167,11 +168,11 @@ def _calls_backward(code: types.CodeType | None) -> bool:
 def _capturing(compiled: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
     """``compiled``, with the backward passes that run inside captured."""
 
-    enabled = compiled_autograd.enable_by_default(fullgraph)
+    enabled, run = compiled_autograd.enable_by_default(fullgraph), quickly(compiled)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with enabled:
-            return compiled(*args, **kwargs)
+            return run(*args, **kwargs)
 
     return call
 
