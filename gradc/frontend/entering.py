@@ -1,6 +1,6 @@
 """Compiled functions are called at once: where nothing unusual is in force, not by way of torch's wrapper.
 
-quickly: what torch.compile returned -> the same, to be called often
+    quickly: what torch.compile returned -> the same, to be called often
 """
 
 from __future__ import annotations

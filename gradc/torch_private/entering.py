@@ -1,8 +1,8 @@
 """What ``torch.compile`` returns for a function, taken apart: what it runs, by which callback, and when it would do otherwise.
 
-taken_apart:         what torch.compile returned -> what to run, as ``_C.entered`` takes it; None for what has another form
-is_anything_unusual: () -> True if something is in force for which torch's wrapper does otherwise than to run it
-told_shortly:        an error of TOLD_SHORTLY -> it as torch's wrapper raises it
+    taken_apart:         what torch.compile returned -> what to run, as ``_C.entered`` takes it; None for what has another form
+    is_anything_unusual: () -> True if something is in force for which torch's wrapper does otherwise than to run it
+    told_shortly:        an error of TOLD_SHORTLY -> it as torch's wrapper raises it
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def test_what_consists_of_segments() -> None:
     assert not ask((torch.autograd.graph.get_gradient_edge(compiled),))
 
 
+@pytest.mark.usefixtures("nothing_captured")
 def test_what_gradc_traces_there_is_nothing_for_dynamo() -> None:
     """Sizes that change are traced with sympy, whose functions were each tried, and counted as in no graph. Found in MACE."""
     weight = torch.ones(4, requires_grad=True)

@@ -15,6 +15,7 @@ from torch._C._functorch import get_dynamic_layer_stack_depth
 import gradc
 from gradc import native
 from gradc.frontend.entering import quickly
+from gradc.torch_private.entering import taken_apart
 from tests.oracle import check, constant, leaf
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -132,6 +133,33 @@ def test_hooks_that_torch_has_around_are_called() -> None:
         return [run(torch.ones(size, 3)) for size in (2, 3, 5)]
 
     assert check(step, lambda: nn.Linear(3, 3)).num_graphs == 1
+
+
+@pytest.mark.parametrize("on_the_way", ["in", "out"])
+def test_errors_of_these_hooks_are_the_callers(on_the_way: str) -> None:
+    """Such as Ctrl-C, which Python raises where it happens to be."""
+
+    def leave() -> None:
+        if on_the_way == "out" and is_interrupted:
+            raise KeyboardInterrupt
+
+    def enter() -> Callable[[], None]:
+        if on_the_way == "in" and is_interrupted:
+            raise KeyboardInterrupt
+        return leave
+
+    is_interrupted, compiled = False, torch.compile(lambda x: x * 2, backend="gradc")
+    parts = taken_apart(compiled)
+    assert parts is not None
+    parts[3].append(enter)
+    run, before = native.extension.entered(parts), get_eval_frame_callback()
+    run(torch.ones(2))
+    is_interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        run(torch.ones(2))
+    assert get_eval_frame_callback() is before
+    is_interrupted = False
+    assert run(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_what_is_no_wrapper_of_torchs_is_called_as_it_is() -> None:

@@ -32,6 +32,20 @@ struct Entry {
         set_depth(PyTuple_GET_ITEM(parts, 7)) {}
 };
 
+template <typename Function>
+void call_and_keep(py::error_scope& kept, const Function& function) {
+  try {
+    function();
+  } catch (py::error_already_set& error) {
+    if (kept.type) {
+      error.discard_as_unraisable("gradc: leaving compiled code");
+    } else {
+      error.restore();
+      PyErr_Fetch(&kept.type, &kept.value, &kept.trace);
+    }
+  }
+}
+
 // Dynamo's state of this thread while the function runs, and then what it was, whether the function returned or raised.
 class Inside {
  public:
@@ -48,20 +62,17 @@ class Inside {
       throw;
     }
   }
+  // An error of what is called here, such as Ctrl-C, is the caller's unless the function has raised.
   ~Inside() {
-    const py::error_scope kept; // of the function
-    try {
-      called(entry_.set_eval_frame, Py_None);
-      called(entry_.set_depth, depth_.ptr());
-      called(entry_.set_number, number_.ptr());
-      for (const py::object& leave : leave_) {
-        leave();
-      }
-      c10::impl::_force_tls_local_dispatch_key_set(keys_);
-      called(entry_.set_eval_frame, outer_.ptr());
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("gradc: leaving compiled code");
+    py::error_scope kept;
+    call_and_keep(kept, [this] { called(entry_.set_eval_frame, Py_None); });
+    for (const py::object& leave : leave_) {
+      call_and_keep(kept, leave);
     }
+    call_and_keep(kept, [this] { called(entry_.set_depth, depth_.ptr()); });
+    call_and_keep(kept, [this] { called(entry_.set_number, number_.ptr()); });
+    c10::impl::_force_tls_local_dispatch_key_set(keys_);
+    call_and_keep(kept, [this] { called(entry_.set_eval_frame, outer_.ptr()); });
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -77,13 +88,17 @@ class Inside {
 
 PyObject* call_inside(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
   const Entry entry(self);
+  PyObject* result = nullptr;
   try {
     const Inside inside(entry);
-    return PyObject_Vectorcall(entry.function, arguments, count, names);
-  } catch (py::error_already_set& error) { // of a hook
+    result = PyObject_Vectorcall(entry.function, arguments, count, names);
+  } catch (py::error_already_set& error) { // on the way in
     error.restore();
-    return nullptr;
   }
+  if (result && PyErr_Occurred()) {
+    Py_CLEAR(result);
+  }
+  return result;
 }
 
 PyMethodDef entered_method = {
