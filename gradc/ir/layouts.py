@@ -81,11 +81,10 @@ def _is_in_doubt(op: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -
     tensors = [*given, *made]
     if not given or not made or op._schema.is_mutable or not all(_is_plain_fake(tensor) for tensor in tensors):
         return False
-    if len({tensor.dtype for tensor in given if tensor.dtype.is_floating_point}) > 1:
-        return True
+    has_several_dtypes = len({tensor.dtype for tensor in given if tensor.dtype.is_floating_point}) > 1
     if sum(_count(tensor) for tensor in given) > MAX_ELEMENTS:
-        return False
-    return not all(_is_usual(_hint(tensor.size()), _hint(tensor.stride())) for tensor in tensors)
+        return has_several_dtypes and torch.Tag.pointwise not in op.tags  # whose dtype is the one that all of them promote to
+    return has_several_dtypes or not all(_is_usual(_hint(tensor.size()), _hint(tensor.stride())) for tensor in tensors)
 
 
 def _is_plain_fake(tensor: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gradc
+from gradc.ir import layouts
 from gradc.torch_private.fakes import FakeTensorMode
 from tests.oracle import check, leaf
 
@@ -73,6 +74,17 @@ def test_higher_orders_of_a_norm_in_two_dtypes(name, order):
         return loss
 
     check(step, lambda: copy.deepcopy(NORMS[name]), leaf(6, 4, dtype=bf16), allow_fallback=True)
+
+
+def test_large_arguments_are_asked_about_for_what_is_saved_alone(monkeypatch):
+    """Of two dtypes a pointwise op gives the one that both promote to, as fake tensors say."""
+    asked = []
+    monkeypatch.setattr(layouts, "MAX_ELEMENTS", 8)
+    monkeypatch.setattr(layouts, "_ask", lambda op, *rest: asked.append(op.overloadpacket.__name__))
+    norm = torch.nn.LayerNorm(4)
+    run = gradc.compile(lambda x, y: norm(x) * y)
+    run(torch.ones(3, 4, dtype=bf16), torch.ones(3, 4))
+    assert asked and set(asked) == {"native_layer_norm"}
 
 
 def test_draws_are_left_alone():
