@@ -16,7 +16,7 @@ from torch._dynamo import config, eval_frame
 from torch._dynamo.eval_frame import OptimizeContext, set_eval_frame, set_eval_frame_isolate_recompiles_id
 from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
 from torch._guards import _TLS
-from torch.fx import _symbolic_trace
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 _NAME = "compile_wrapper"
 _NESTED: Any = getattr(eval_frame, "_force_eager_nested_compile", None)  # since torch 2.14
@@ -48,8 +48,8 @@ def is_anything_unusual() -> bool:
         or stance.backend is not None
         or stance.skip_guard_eval_unsafe
         or getattr(_TLS, "tracing_context", None) is not None
-        or torch.compiler._is_exporting_flag
-        or _symbolic_trace._is_fx_tracing_flag
+        or torch.compiler.is_exporting()
+        or is_fx_symbolic_tracing()
         or torch._C._is_tracing()
         or getattr(_NESTED, "depth", 0) > 0
     )
