@@ -22,6 +22,7 @@ from gradc import native
 from gradc.frontend.graph import placeholders
 from gradc.torch_private.autograd import storage_key
 from gradc.torch_private.dynamo import ALLOW_REQUIRES_GRAD, code_of, set_eval_frame
+from gradc.torch_private.dynamo_patches import FACTORIES
 from gradc.torch_private.fakes import stand_in_for
 from gradc.torch_private.subclasses import is_subclass
 
@@ -32,9 +33,8 @@ _METHODS = {
     "view",
 }  # fmt: skip
 _FUNCTIONS = {
-    operator.add, operator.getitem, operator.mul, operator.neg, operator.sub, operator.truediv, torch.arange, torch.clone,
-    torch.detach, torch.full, torch.full_like, torch.linspace, torch.ones, torch.ones_like, torch.rand, torch.rand_like,
-    torch.randn, torch.randn_like, torch.tensor, torch.zeros, torch.zeros_like,
+    operator.add, operator.getitem, operator.mul, operator.neg, operator.sub, operator.truediv, torch.clone, torch.detach,
+    torch.full_like, *FACTORIES,
 }  # fmt: skip
 
 

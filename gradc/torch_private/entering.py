@@ -1,8 +1,8 @@
 """What ``torch.compile`` returns for a function, taken apart: what it runs, by which callback, and when it would do otherwise.
 
-    taken_apart:         what torch.compile returned -> what to run, as ``_C.entered`` takes it; None for what has another form
-    is_anything_unusual: () -> True if something is in force for which torch's wrapper does otherwise than to run it
-    told_shortly:        an error of TOLD_SHORTLY -> it as torch's wrapper raises it
+taken_apart:         what torch.compile returned -> what to run, as ``_C.entered`` takes it; None for what has another form
+is_anything_unusual: () -> True if something is in force for which torch's wrapper does otherwise than to run it
+told_shortly:        an error of TOLD_SHORTLY -> it as torch's wrapper raises it
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch._C._functorch import get_dynamic_layer_stack_depth, pop_dynamic_layer
 from torch._dynamo import config, eval_frame
 from torch._dynamo.eval_frame import OptimizeContext, set_eval_frame, set_eval_frame_isolate_recompiles_id
 from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
-from torch._guards import _TLS
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+
+from gradc.torch_private.dynamo import tracing_context
 
 _NAME = "compile_wrapper"
 _NESTED: Any = getattr(eval_frame, "_force_eager_nested_compile", None)  # since torch 2.14
@@ -47,7 +48,7 @@ def is_anything_unusual() -> bool:
         stance.stance != "default"
         or stance.backend is not None
         or stance.skip_guard_eval_unsafe
-        or getattr(_TLS, "tracing_context", None) is not None
+        or tracing_context() is not None
         or torch.compiler.is_exporting()
         or is_fx_symbolic_tracing()
         or torch._C._is_tracing()
@@ -58,7 +59,5 @@ def is_anything_unusual() -> bool:
 def told_shortly(error: BaseException) -> BaseException:
     """The error as torch's wrapper raises it: without what Dynamo and the backend did."""
     if isinstance(error, ShortenTraceback):
-        short: BaseException = error.remove_dynamo_frames()
-        short.__suppress_context__ = True
-        return short
+        return error.remove_dynamo_frames()
     return error if config.verbose else error.with_traceback(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from gradc import native
 from gradc.frontend.entering import quickly
 from gradc.torch_private.entering import taken_apart
 from tests.oracle import check, constant, leaf
+from tests.python_calls import python_of
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 OPTIONS = {"compare_with_eager": False}
@@ -38,22 +38,12 @@ def trained(net: nn.Module) -> Callable[..., Tensor]:
     return step
 
 
-def frames_of(call: Callable[[], Any]) -> set[str]:
-    names = set[str]()
-    sys.setprofile(lambda frame, event, arg: names.add(frame.f_code.co_name) if event == "call" else None)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return names
-
-
 @pytest.mark.parametrize("is_module", [False, True])
 def test_torchs_wrapper_is_left_out(is_module: bool) -> None:
     net, x = nn.Linear(3, 3), torch.ones(2, 3)
     run = gradc.compile(net if is_module else trained(net), options=OPTIONS)
     run(x)
-    assert "compile_wrapper" not in frames_of(lambda: run(x))
+    assert "compile_wrapper" not in python_of(lambda: run(x))
 
 
 @pytest.mark.parametrize("is_module", [False, True])
@@ -63,7 +53,7 @@ def test_stances(is_module: bool, stance: Any) -> None:
     run = gradc.compile(net if is_module else trained(net), options=OPTIONS)
     run(torch.ones(2, 3))
     with torch.compiler.set_stance(stance):
-        assert "compile_wrapper" in frames_of(lambda: run(torch.ones(2, 3)))
+        assert "compile_wrapper" in python_of(lambda: run(torch.ones(2, 3)))
 
 
 def test_no_compilation_where_a_stance_forbids_it() -> None:

@@ -64,7 +64,8 @@ def generate_chain(seed: int, number: int) -> Program:
     space: dict[str, Any] = {name: getattr(toolbox, name) for name in toolbox.__all__}
     torch.manual_seed(0)
     pool = Pool(rng, {name: eval(maker, space)() for name, maker in inputs.items()}, tuple(inputs), [])
-    body = [text for _ in range(rng.randint(6, 30)) if (text := _statement(pool, space))]
+    is_kept = lambda made: made.numel() <= MOST_ELEMENTS
+    body = [text for _ in range(rng.randint(6, 30)) if (text := pool.add(_written(pool), space, is_kept))]
     made = [name for name in pool.values if name not in inputs] or list(inputs)
     chosen = sorted({made[-1], *rng.sample(made, min(len(made), rng.randint(0, 2)))}, key=made.index)
     outputs = dict(zip("pqr", chosen))
@@ -84,24 +85,6 @@ def _inputs(rng: random.Random) -> dict[str, str]:
         is_leaf = rng.random() < 0.7
         inputs[name] = f"odd({tuple(own)}, {own_dtype!r}, {rng.choice(LAYOUTS)!r}, {rng.choice(VALUES)!r}, {is_leaf})"
     return inputs
-
-
-def _statement(pool: Pool, space: dict[str, Any]) -> str | None:
-    text = _written(pool)
-    if not text:
-        return None
-    name = f"t{len(pool.values)}"
-    text = text[1:] if text.startswith("!") else f"{name} = {text}"
-    local = dict(pool.values)
-    try:
-        exec(text, {**space, **local}, local)
-    except (RuntimeError, TypeError, IndexError):  # dtypes or shapes that do not go together
-        return None
-    if name in local:
-        if local[name].numel() > MOST_ELEMENTS:
-            return None
-        pool.values[name] = local[name]
-    return text
 
 
 def _written(pool: Pool) -> str | None:

@@ -87,22 +87,7 @@ def _statements(pool: Pool, space: dict[str, Any], count: int, depth: int) -> li
 
 def _statement(pool: Pool, space: dict[str, Any]) -> str | None:
     weights, writers = zip(*pool.table)
-    written = pool.rng.choices(writers, weights)[0](pool)
-    if not written:
-        return None
-    name = f"t{len(pool.values)}"
-    text = written[1:] if written.startswith("!") else f"{name} = {written}"
-    local = dict(pool.values)
-    try:
-        exec(text, {**space, **local}, local)
-    except Exception:
-        return None
-    made = local.get(name)
-    if made is not None:
-        if not _is_tame(made):
-            return None
-        pool.values[name] = made
-    return text
+    return pool.add(pool.rng.choices(writers, weights)[0](pool), space, _is_tame)
 
 
 def _is_tame(value: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -48,6 +49,24 @@ class Pool:
                 return False
 
         return self.pick(fits)
+
+    def add(self, written: str | None, space: dict[str, Any], is_kept: Callable[[torch.Tensor], bool]) -> str | None:
+        """What a writer wrote, as a statement that runs in ``space``; None if it raises, or makes a tensor that is not kept."""
+        if not written:
+            return None
+        name = f"t{len(self.values)}"
+        text = written[1:] if written.startswith("!") else f"{name} = {written}"
+        local = dict(self.values)
+        try:
+            exec(text, {**space, **local}, local)
+        except Exception:
+            return None
+        made = local.get(name)
+        if made is not None:
+            if not is_kept(made):
+                return None
+            self.values[name] = made
+        return text
 
     def dim(self, name: str) -> int:
         return self.rng.randrange(self.values[name].dim())

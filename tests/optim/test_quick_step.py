@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gradc
 from gradc import native
 from gradc.bits import same_bits
+from tests.python_calls import python_of
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -36,17 +36,6 @@ def give_gradients(optimizer: Any, number: int) -> None:
 def left(optimizer: Any) -> list[Any]:
     params = [param for group in optimizer.param_groups for param in group["params"]]
     return [[param, param._version, *optimizer.state[param].values()] for param in params]
-
-
-def python_of(run: Callable[[], Any]) -> list[str]:
-    """The functions of Python that run."""
-    names: list[str] = []
-    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return names
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -41,7 +41,12 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
-from gradc.torch_private.dynamo_patches.leaves import make_leaves_in_graphs, return_what_leaves_lead_to, unmake_leaves_eagerly
+from gradc.torch_private.dynamo_patches.leaves import (
+    FACTORIES,
+    make_leaves_in_graphs,
+    return_what_leaves_lead_to,
+    unmake_leaves_eagerly,
+)
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
@@ -73,6 +78,7 @@ from gradc.torch_private.dynamo_patches.written_modules import write_into_module
 from gradc.torch_private.dynamo_patches.written_namespaces import write_into_namespaces_by_one_name
 
 __all__ = [
+    "FACTORIES",
     "NATIVE_STEP",
     "PICKLING_WARNS",
     "ZERO_GRAD_FIRST",

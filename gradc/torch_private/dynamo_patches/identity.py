@@ -37,9 +37,8 @@ def tell_tensors_apart(is_ours: IsOurs) -> Patch:
             if type(made) is not TensorVariable or not is_ours(tx.output.compiler_fn):
                 return made
             known = vars(tx.output).setdefault(_KNOWN, {})
-            name, first = (proxy.node.graph, id(_fake_of(made))), None
-            if proxy.node.op in _CALLS:
-                first = known.get(name)
+            name = proxy.node.graph, id(_fake_of(made))
+            first = known.get(name) if proxy.node.op in _CALLS else None
             if first is None or _fake_of(first) is not _fake_of(made):
                 known[name] = made
                 return made

@@ -17,7 +17,7 @@ from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-_FACTORIES = (
+FACTORIES = (
     torch.arange, torch.full, torch.linspace, torch.ones, torch.ones_like, torch.rand, torch.rand_like, torch.randn,
     torch.randn_like, torch.tensor, torch.zeros, torch.zeros_like,
 )  # fmt: skip
@@ -47,7 +47,7 @@ def make_leaves_in_graphs(is_ours: IsOurs) -> Patch:
     def make_call(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.value not in _FACTORIES or not _is_true(kwargs.get("requires_grad")) or not is_ours(tx.output.compiler_fn):
+            if self.value not in FACTORIES or not _is_true(kwargs.get("requires_grad")) or not is_ours(tx.output.compiler_fn):
                 return original(self, tx, args, kwargs)
             made = original(self, tx, args, {name: value for name, value in kwargs.items() if name != "requires_grad"})
             return made.method_requires_grad_(tx) if _can_be_leaf(made) else original(self, tx, args, kwargs)
