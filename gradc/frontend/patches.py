@@ -96,6 +96,7 @@ def patches() -> Patches:
             dynamo.read_parameter_groups_as_they_are(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),
             dynamo.resume_behind_operators(is_ours),
+            dynamo.end_in_the_same_frame(is_ours),
             dynamo.return_what_leaves_lead_to(is_ours, begins_with_leaves),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
             dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),

@@ -21,19 +21,20 @@ def compiled(net):  # by another backend
     return torch.compile(net, backend=backend), graphs
 
 
-def test_a_parameters_marks_are_not_asked_for_and_an_inputs_are():
+def test_marks_hold_from_the_next_compilation_on():
     torch.manual_seed(0)
     net, x = nn.Linear(4, 3), torch.randn(5, 4)
     run = gradc.compile(net)
-    expected = net(x)
     run(x)
     before = gradc.counters["stats"]["unique_graphs"]
     torch._dynamo.maybe_mark_dynamic(net.weight, 0)
-    assert gradc.bits.same_bits(run(x), expected)
-    assert gradc.counters["stats"]["unique_graphs"] == before
     torch._dynamo.maybe_mark_dynamic(x, 0)
-    assert gradc.bits.same_bits(run(x), expected)
-    assert gradc.counters["stats"]["unique_graphs"] == before + 1
+    assert gradc.bits.same_bits(run(x), net(x))
+    assert gradc.counters["stats"]["unique_graphs"] == before
+    for size in (6, 7, 8):
+        torch._dynamo.mark_static(x := torch.randn(size, 4), 0)
+        assert gradc.bits.same_bits(run(x), net(x))
+    assert gradc.counters["stats"]["unique_graphs"] == before + 3
 
 
 def test_a_parameter_that_is_marked_beforehand_is_guarded():

@@ -41,6 +41,7 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
+from gradc.torch_private.dynamo_patches.last_calls import end_in_the_same_frame
 from gradc.torch_private.dynamo_patches.leaves import (
     FACTORIES,
     make_leaves_in_graphs,
@@ -99,6 +100,7 @@ __all__ = [
     "compile_within_budgets",
     "compiled_as_the_caller",
     "copy_objects_as_python_does",
+    "end_in_the_same_frame",
     "find_backends_at_once",
     "give_no_notimplemented",
     "give_what_generators_return",

@@ -13,33 +13,39 @@ from typing import Any
 
 from torch._dynamo import config, convert_frame
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import orig_code_map
+from torch._guards import CompileContext
 
+from gradc.torch_private.dynamo_patches.other_code import begun_with
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 
 def keep_functions_compiled(is_ours: IsOurs) -> Patch:
     """Guard such a call, and run the function's own code under these guards."""
-    empty = threading.local()  # code: whose trace has just ended without an op
+    empty = threading.local()  # ended: the compilation that has just ended without an op, and the function's own code
 
     def make_return(original: Method) -> Method:
         @functools.wraps(original)
         def return_(self: Any, inst: Any) -> None:
-            empty.code = None
             if not is_ours(self.output.compiler_fn) or self.output.count_calls() or _is_compiled_anyway(self):
                 return original(self, inst)
-            with config.patch(allow_empty_graphs=True):
-                original(self, inst)
-            empty.code = self.f_code
+            try:
+                with config.patch(allow_empty_graphs=True):
+                    original(self, inst)
+            finally:  # Dynamo raises, to say that it has returned
+                empty.ended = CompileContext.current_compile_id(), self.f_code
 
         return return_
 
     def make_wrap(original: Method) -> Method:
         @functools.wraps(original)
         def wrap(guarded: Any) -> Any:
-            code, empty.code = getattr(empty, "code", None), None
-            if code is not None:
+            compilation, code = empty.__dict__.pop("ended", (None, None))
+            if code is not None and compilation == guarded.compile_id:
                 guarded.guard_manager.gradc_replaced = guarded.code  # as it dies, globals go that guards look at
-                guarded = dataclasses.replace(guarded, code=code)
+                own = begun_with(code, ())
+                orig_code_map[own] = code  # where another compilation asks why this one did not serve
+                guarded = dataclasses.replace(guarded, code=own)
             return original(guarded)
 
         return wrap

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 import torch
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
+from torch._dynamo.variables.constant import ConstantVariable
 
 from gradc.torch_private.dynamo_names import FUNCTIONS
+from gradc.torch_private.dynamo_patches.cleared_first import is_cleared_first
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
@@ -31,6 +33,8 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_zero_grad(self.fn) and is_ours(tx.output.compiler_fn):
+                if is_cleared_first(tx, self, *args, **kwargs):
+                    return ConstantVariable.create(None)
                 _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
                 is_native = getattr(self.fn, "__wrapped__", None) in known_steps()

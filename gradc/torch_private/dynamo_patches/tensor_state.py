@@ -12,6 +12,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
 from gradc.torch_private.dynamo_names import GETATTR
+from gradc.torch_private.dynamo_patches.cleared_first import note_read
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import was_called_in_inference_mode
 from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
@@ -76,8 +77,10 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
     def make_grad(original: Method) -> Method:
         @functools.wraps(original)
         def grad(self: Any, tx: Any) -> Any:
-            if self.has_grad_fn and not self.source and is_ours(tx.output.compiler_fn):
-                end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
+            if is_ours(tx.output.compiler_fn):
+                if self.has_grad_fn and not self.source:
+                    end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
+                note_read(tx)
             return original(self, tx)
 
         return grad

@@ -6,20 +6,17 @@ reads whole source files for the names of functions, and loads a hundred modules
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._C._dynamo.guards import GuardManager
 from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
-from torch.utils.weak import TensorWeakRef
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
@@ -46,36 +43,21 @@ def leave_out_unused_work() -> Patch:
 
 
 def leave_out_unused_guards() -> Patch:
-    """Do not ask, at each call, whether somebody has called torch._dynamo.mark_dynamic and its kin for a parameter.
+    """Do not ask, at each call, whether somebody has called torch._dynamo.mark_dynamic and its kin for a tensor since.
+
+    Such a mark holds from the next compilation on, which a changed size brings.
 
     Nor whether saved-tensors hooks are graphs, which torch's own compiler puts into its own: gradc calls all hooks there are.
     """
     return Patch(
         "leave_out_unused_guards",
-        "At each call five attributes of each parameter are looked up, for marks that nobody puts on parameters; and Python is "
-        "asked for hooks that AOTAutograd would compile.",
+        "At each call five attributes of each tensor are looked up, for marks that make no difference before sizes change; and "
+        "Python is asked for hooks that AOTAutograd would compile.",
         (
-            Replace(guards.GuardBuilder, "TENSOR_MATCH", _make_tensor_match),
             Replace(GuardManager, "add_dimension_marking_guard", _make_marking_guard),
             Replace(guards.GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", _make_hooks_guard),
         ),
     )
-
-
-def _make_tensor_match(original: Method) -> Method:
-    @functools.wraps(original)
-    def match(self: Any, guard: Any, value: Any = None) -> Any:
-        if not is_compiling_for_gradc():
-            return original(self, guard, value)
-        value = value() if isinstance(value, TensorWeakRef) else value
-        value = self.get(guard) if value is None else value
-        token = _is_of_parameter.set(isinstance(value, torch.nn.Parameter))
-        try:
-            return original(self, guard, value)
-        finally:
-            _is_of_parameter.reset(token)
-
-    return match
 
 
 def _make_hooks_guard(original: Method) -> Method:
@@ -90,12 +72,9 @@ def _make_hooks_guard(original: Method) -> Method:
 def _make_marking_guard(original: Method) -> Method:
     @functools.wraps(original)
     def add(self: Any, marked: Any, unmarked: Any, *others: Any) -> Any:
-        return None if _is_of_parameter.get() and not marked else original(self, marked, unmarked, *others)
+        return original(self, marked, unmarked, *others) if marked or not is_compiling_for_gradc() else None
 
     return add
-
-
-_is_of_parameter: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_of_parameter", default=False)
 
 
 def _unless_logged(logs: tuple[logging.Logger, ...], unlogged: Any) -> Callable[[Method], Method]:

@@ -1,0 +1,191 @@
+"""The end of a training step, as ``loss.backward(); optimizer.step(); return loss``, runs in the frame of what was compiled.
+
+Behind each graph break Dynamo goes on in a function of its own, which it compiles, guards and looks up at each call: 3 us for
+each of the two behind ``backward``, and more where it finds an op, such as ``detach``. Where nothing is left to compile, the
+function's own bytecode follows instead, as Python has it. Of whatever is called there Dynamo is asked as ever.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._dynamo.bytecode_transformation import create_binary_subscr, create_instruction, create_load_const, create_swap
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import LazyVariableTracker, TensorVariable
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves on the stack, where it is no value that is known
+_METHODS = {Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), type(None): ("step",)}  # of None: not come to
+_OF_TENSORS = {"backward": _RESULT, "detach": _TENSOR, "item": _RESULT}  # as fast as in a graph, and what they give
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
+
+
+class _Method(NamedTuple):
+    owner: Any
+    name: str
+
+
+def end_in_the_same_frame(is_ours: IsOurs) -> Patch:
+    """See the module's docstring."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def create_call_resume_at(self: Any, inst: Any, metadata: Any) -> Any:
+            rest = _rest_from(self, inst) if is_ours(self.output.compiler_fn) and _is_plain(self, metadata) else []
+            if not rest or not _Reader(self).computes_nothing(rest):
+                return original(self, inst, metadata)
+            self.instruction_pointer = None
+            return [*_with_variables(metadata[0].locals_names, len(self.stack)), *rest]
+
+        return create_call_resume_at
+
+    return Patch(
+        "end_in_the_same_frame",
+        "Behind each graph break Dynamo goes on in a function of its own, though nothing may be left to compile.",
+        (Replace(InstructionTranslatorBase, "create_call_resume_at", make),),
+    )
+
+
+def _is_plain(translator: Any, metadata: Sequence[Any]) -> bool:
+    """True in the function itself, outside of ``with`` and ``try``, with one value on the stack at most, and all as it is."""
+    values = metadata[0]
+    remade = values.stack_null_idxes or values.locals_null_keys or values.stack_ctx_args or values.locals_ctx_args
+    is_inside = translator.parent is not None or translator.block_stack or translator.cellvars()
+    return not remade and not is_inside and len(translator.stack) <= 1
+
+
+def _rest_from(translator: Any, first: Any) -> list[Any]:
+    """Copies of the bytecode that may run from there on; none if it has a loop, or something handles its errors."""
+    instructions, place_of = translator.instructions, translator.indexof
+    places, waiting = set[int](), [place_of[first]]
+    while waiting:
+        place = waiting.pop()
+        if place in places:
+            continue
+        places.add(place)
+        inst = instructions[place]
+        target = None if inst.target is None else place_of[inst.target]
+        if inst.exn_tab_entry is not None or (target is not None and target <= place):
+            return []
+        follows = inst.opname not in (*_RETURNS, "JUMP_FORWARD", "RAISE_VARARGS")
+        waiting += [*([place + 1] if follows else []), *([target] if target is not None else [])]
+    copies = {instructions[place]: copy.copy(instructions[place]) for place in sorted(places)}
+    for inst in copies.values():
+        inst.target = copies.get(inst.target)
+    return [*copies.values()]
+
+
+def _with_variables(places: dict[str, int], num_values: int) -> list[Any]:
+    """Bytecode that stores the variables, and leaves nothing but so many values: below are [cells], [[variables]]."""
+    names = sorted(places, key=places.__getitem__)
+    below = create_swap(2) if num_values else []
+    take = [create_load_const(0), create_binary_subscr(), create_instruction("UNPACK_SEQUENCE", arg=len(names))]
+    stores = [create_instruction("STORE_FAST", argval=name) for name in names]
+    return [*below, *take, *stores, *map(copy.copy, below), create_instruction("POP_TOP")]
+
+
+class _Reader:
+    """Follows bytecode, in its order, by what it leaves on the stack: values that are known, and marks for others.
+
+    It may be wrong about a value: what is taken for an optimizer, and is none in a later call, runs as Python has it.
+    """
+
+    def __init__(self, translator: Any) -> None:
+        self._translator = translator
+        self._stack: list[Any] = [_RESULT] * len(translator.stack)
+        self._stored: dict[str, Any] = {}
+
+    def computes_nothing(self, instructions: Iterable[Any]) -> bool:
+        """True if it calls nothing but optimizers and their like, and what takes as long in eager as in a graph."""
+        return all(map(self._follow, instructions))
+
+    def _follow(self, inst: Any) -> bool:
+        match inst.opname:
+            case "LOAD_FAST" | "LOAD_FAST_BORROW":
+                self._stack.append(self._variable(inst.argval))
+            case "LOAD_DEREF":
+                self._stack.append(_mark(self._translator.f_locals.get(inst.argval, _RESULT)))
+            case "LOAD_GLOBAL":
+                self._stack += [*[_NULL] * (inst.arg & 1), self._global(inst.argval)]
+            case "LOAD_CONST" | "LOAD_SMALL_INT":
+                self._stack.append(_RESULT)
+            case "PUSH_NULL":
+                self._stack.append(_NULL)
+            case "LOAD_METHOD":
+                self._method(inst.argval)
+            case "LOAD_ATTR" if sys.version_info >= (3, 12) and inst.arg & 1:
+                self._method(inst.argval)
+            case "LOAD_ATTR":
+                return self._attribute(inst.argval)
+            case "STORE_FAST":
+                (self._stored[inst.argval],) = self._pop(1)
+            case "BUILD_TUPLE" | "BUILD_LIST" | "IS_OP":
+                self._pop(2 if inst.opname == "IS_OP" else inst.arg)
+                self._stack.append(_RESULT)
+            case "CALL":
+                return self._call(inst.arg)
+            case name if name == "POP_TOP" or name.startswith("POP_JUMP_"):
+                self._pop(1)
+            case name:
+                return name in _NOTHING
+        return True
+
+    def _pop(self, count: int) -> list[Any]:
+        start = len(self._stack) - count
+        taken = self._stack[start:]
+        del self._stack[start:]
+        return taken
+
+    def _variable(self, name: str) -> Any:
+        if name in self._stored:
+            return self._stored[name]
+        traced = self._translator.symbolic_locals.get(name)
+        if isinstance(traced, LazyVariableTracker) and not traced.is_realized():
+            return _mark(self._translator.f_locals.get(name, _RESULT))
+        return _TENSOR if isinstance(traced, TensorVariable) else getattr(traced, "value", _RESULT)
+
+    def _global(self, name: str) -> Any:
+        return _mark(self._translator.f_globals.get(name, getattr(builtins, name, _RESULT)))
+
+    def _method(self, name: str) -> None:
+        (owner,) = self._pop(1)
+        self._stack += [_Method(owner, name), _NULL]
+
+    def _attribute(self, name: str) -> bool:
+        (owner,) = self._pop(1)
+        self._stack.append(_mark(inspect.getattr_static(owner, name, _RESULT)))
+        return owner is not _TENSOR
+
+    def _call(self, num_arguments: int) -> bool:
+        arguments = self._pop(num_arguments)
+        *_, called = (value for value in self._pop(2) if value is not _NULL)
+        result = _result_of(called, arguments)
+        self._stack.append(result)
+        return result is not None
+
+
+def _mark(value: Any) -> Any:
+    return _TENSOR if isinstance(value, torch.Tensor) else value
+
+
+def _result_of(called: Any, arguments: list[Any]) -> Any:
+    """What the call leaves; None where it may compute."""
+    if called is float:
+        return _RESULT if arguments == [_TENSOR] else None
+    if not isinstance(called, _Method):
+        return None
+    if called.owner is _TENSOR:
+        return _OF_TENSORS.get(called.name)
+    is_known = any(isinstance(called.owner, kind) and called.name in names for kind, names in _METHODS.items())
+    return _RESULT if is_known else None

@@ -1,0 +1,259 @@
+"""What is left behind the graph of a training step runs in its frame, where nothing of it is to be compiled."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+import gradc
+from tests.oracle import check, constant
+from tests.python_calls import python_of
+
+RESUMED = "torch_dynamo_resume_in_step"
+OPTIONS = {"compare_with_eager": False}
+Step = Callable[[Tensor], Any]
+
+
+class Training:
+    """A model, its optimizer, and what a step may have beside."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+        self.optimizer = optim.Adam(self.net.parameters())
+        self.schedule = optim.lr_scheduler.StepLR(self.optimizer, 2)
+        self.no_schedule: Any = None
+        self.losses: list[float] = []
+
+    def loss(self, x: Tensor) -> Tensor:
+        return self.net(x).square().mean()
+
+    def state(self) -> list[Any]:
+        moments = [value for p in self.net.parameters() for value in self.optimizer.state[p].values()]
+        gradients = [None if p.grad is None else p.grad.clone() for p in self.net.parameters()]
+        return [*self.net.parameters(), *moments, *gradients, self.optimizer.param_groups[0]["lr"], self.losses]
+
+
+def cleared_last(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def detached(t: Training) -> Step:
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach(), x
+
+    return step
+
+
+def a_number(t: Training) -> Step:
+    def step(x: Tensor) -> float:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return float(loss)
+
+    return step
+
+
+def scheduled(t: Training) -> Step:
+    schedule = t.schedule
+
+    def step(x: Tensor) -> float:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        value = loss.item()
+        return value
+
+    return step
+
+
+def without_schedule(t: Training) -> Step:
+    def step(x: Tensor) -> None:
+        t.loss(x).backward()
+        t.optimizer.step()
+        if t.no_schedule is not None:
+            t.no_schedule.step()
+
+    return step
+
+
+def two_passes(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        first, second = t.loss(x), t.loss(x * 2)
+        first.backward()
+        t.optimizer.step()
+        second.detach()
+        return second
+
+    return step
+
+
+def written_variables(t: Training) -> Step:
+    def step(x: Tensor, scale: float = 2.0) -> Any:
+        x = x * scale
+        kept = [x, "kept"]
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return kept, loss.detach(), x, scale
+
+    return step
+
+
+IN_ONE_FRAME = (cleared_last, detached, a_number, scheduled, without_schedule, two_passes, written_variables)
+
+
+def steps(make: Callable[[Training], Step]) -> Callable[..., list[Any]]:
+    def run(compile: Any, x: Tensor) -> list[Any]:
+        training = Training()
+        step = compile(make(training))
+        return [value for _ in range(4) for value in (step(x), *training.state())]
+
+    return run
+
+
+@pytest.mark.parametrize("make", IN_ONE_FRAME)
+def test_a_step_ends_in_its_own_frame(make: Callable[[Training], Step]) -> None:
+    check(steps(make), constant(2, 4), allow_fallback=True)
+    training = Training()
+    step = gradc.compile(make(training), options=OPTIONS)
+    x = torch.ones(2, 4)
+    step(x)
+    assert not [name for name in python_of(lambda: step(x)) if name.startswith(RESUMED)]
+
+
+def calculates(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return (loss * 2).exp()
+
+    return step
+
+
+def clips(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(t.net.parameters(), 0.1)
+        t.optimizer.step()
+        return norm
+
+    return step
+
+
+def handles_errors(t: Training) -> Step:
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        loss.backward()
+        try:
+            t.optimizer.step()
+        except ValueError:
+            return None
+        return loss
+
+    return step
+
+
+def repeats(t: Training) -> Step:
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        loss.backward()
+        for _ in range(2):
+            t.optimizer.step()
+        return loss
+
+    return step
+
+
+def has_a_function(t: Training) -> Step:
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return lambda: loss
+
+    return lambda x: step(x)()
+
+
+@pytest.mark.parametrize("make", [calculates, clips, handles_errors, repeats])
+def test_what_is_left_to_compile_is_compiled(make: Callable[[Training], Step]) -> None:
+    check(steps(make), constant(2, 4), allow_fallback=True)
+    training = Training()
+    step = gradc.compile(make(training), options=OPTIONS)
+    x = torch.ones(2, 4)
+    step(x)
+    assert [name for name in python_of(lambda: step(x)) if name.startswith(RESUMED)]
+
+
+def test_a_variable_of_an_inner_function() -> None:
+    check(steps(has_a_function), constant(2, 4), allow_fallback=True)
+
+
+def test_what_was_an_optimizer_may_be_anything_in_a_later_call() -> None:
+    """The end of a step has no guards: it runs as Python has it."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.num_steps = 0
+
+        def step(self) -> None:
+            self.num_steps += 1
+
+    def run(compile: Any, x: Tensor) -> list[Any]:
+        training, counter = Training(), Counter()
+
+        @compile
+        def step(x: Tensor) -> Tensor:
+            loss = training.loss(x)
+            loss.backward()
+            training.optimizer.step()
+            return loss.detach()
+
+        seen = [step(x)]
+        optimizer, training.optimizer = training.optimizer, counter  # type: ignore[assignment]
+        seen += [step(x), step(x)]
+        training.optimizer = optimizer
+        return [*seen, step(x), counter.num_steps, *training.state()]
+
+    check(run, constant(2, 4), allow_fallback=True)
+
+
+def test_an_error_is_where_it_is_in_the_program() -> None:
+    training = Training()
+
+    def step(x: Tensor) -> Tensor:
+        loss = training.loss(x)
+        loss.backward()
+        training.optimizer.step()
+        return loss
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("no step")
+
+    training.optimizer.register_step_pre_hook(refuse)
+    lines = []
+    for run in (step, gradc.compile(step, options=OPTIONS), gradc.compile(step, options=OPTIONS)):
+        with pytest.raises(ValueError, match="no step") as raised:
+            run(torch.ones(2, 4))
+        lines.append([entry.lineno for entry in traceback.extract_tb(raised.value.__traceback__) if entry.name == "step"][-1])
+    assert lines == [lines[0]] * 3
