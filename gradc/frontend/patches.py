@@ -111,6 +111,7 @@ def patches() -> Patches:
             dynamo.trace_short_recurrences(is_ours),
             dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.find_backends_at_once(is_ours, native.callback_to),
+            dynamo.find_modules_that_have_the_name(),
             dynamo.clear_gradients_natively(is_ours, native_zero_grad, quick_zero_grad),
             dynamo.ask_before_backward(is_ours, run_segments),
             dynamo.unmake_leaves_eagerly(is_ours),

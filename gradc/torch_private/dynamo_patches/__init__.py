@@ -48,6 +48,7 @@ from gradc.torch_private.dynamo_patches.leaves import (
     return_what_leaves_lead_to,
     unmake_leaves_eagerly,
 )
+from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that_have_the_name
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
@@ -102,6 +103,7 @@ __all__ = [
     "copy_objects_as_python_does",
     "end_in_the_same_frame",
     "find_backends_at_once",
+    "find_modules_that_have_the_name",
     "give_no_notimplemented",
     "give_what_generators_return",
     "group_tensors_in_eagers_order",
