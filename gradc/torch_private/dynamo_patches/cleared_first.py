@@ -27,7 +27,7 @@ def is_cleared_first(tx: Any, zero_grad: Any, arguments: Sequence[Any], keywords
     is_usual = getattr(optimizer, "source", None) is not None and all(map(_is_true, flags))
     if not is_usual or _has_begun(tx) or _state(tx) == _READ:
         return False
-    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("zero_grad", zero_grad.fn)
+    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", zero_grad.fn)
     code.add_push_null(lambda: code.append_output(code.create_load_global(name, add=True)))
     code.foreach([optimizer, *flags])
     code.extend_output(code.create_call_function_kw(1 + len(flags), tuple(keywords), push_null=False))
