@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from torch._dynamo import config, convert_frame
-from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.symbolic_convert import InstructionTranslator, ReturnValueOp
 from torch._dynamo.utils import orig_code_map
 from torch._guards import CompileContext
 
@@ -32,8 +32,9 @@ def keep_functions_compiled(is_ours: IsOurs) -> Patch:
             try:
                 with config.patch(allow_empty_graphs=True):
                     original(self, inst)
-            finally:  # Dynamo raises, to say that it has returned
+            except ReturnValueOp:
                 empty.ended = CompileContext.current_compile_id(), self.f_code
+                raise
 
         return return_
 
