@@ -97,6 +97,18 @@ def test_a_file_that_is_loaded_again_is_another_module() -> None:
     check(step, leaf(3), allow_fallback=True)
 
 
+def test_functions_of_one_code_read_their_own_globals() -> None:
+    """They were one to Dynamo, which guards a function by its code."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        code = loaded(1).multiplied.__code__
+        functions = [types.FunctionType(code, vars(loaded(value))) for value in (2, 5, 7)]
+        run = compile(lambda x, function: function(x).sum())
+        return [run(x, function) for _ in range(2) for function in functions]
+
+    check(step, leaf(3), allow_fallback=True)
+
+
 def imported(x: Tensor) -> Tensor:
     import gradc_test_of_one_name as module  # type: ignore[import-not-found]
 

@@ -1,7 +1,7 @@
-"""Modules are found by their name, and names pass on: to a file that is loaded again, or to another one.
+"""Functions read their own globals, and modules are found by names that pass on: to a file that is loaded again, or to another.
 
 Dynamo keeps the module that it found first, for as long as the process lives, and reads its globals for those of a function
-that has its own, as each copy of a file has.
+that has its own, as each copy of a file has. Functions of one code are one to it, whatever globals they read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import types
 from typing import Any
 
 from torch._dynamo import symbolic_convert
@@ -33,6 +34,7 @@ def find_modules_that_have_the_name() -> Patch:
             Replace(InstructionTranslatorBase, "import_source", _make_source),
             Replace(InliningInstructionTranslator, "get_globals_source_and_value", _make_globals),
             *(Replace(table, dis.opmap["IMPORT_NAME"], _make_statement) for table in dispatch_tables()),
+            Replace(GuardBuilder, "CLOSURE_MATCH", _make_match),
         ),
     )
 
@@ -88,6 +90,19 @@ def _make_statement(original: Method) -> Method:
 def _guard(tx: Any, name: str) -> None:
     modules = AttrSource(tx.import_source("sys"), "modules")
     install_guard(DictGetItemSource(modules, name).make_guard(GuardBuilder.ID_MATCH))
+
+
+def _make_match(original: Method) -> Method:
+    """A function is guarded by its code: by its globals, too."""
+
+    @functools.wraps(original)
+    def match(self: Any, guard: Any) -> Any:
+        result = original(self, guard)
+        if type(self.get(guard)) is types.FunctionType and is_compiling_for_gradc():
+            self._guard_on_attribute(guard, "__globals__", GuardBuilder.ID_MATCH)
+        return result
+
+    return match
 
 
 def _is_registered(namespace: dict[str, Any]) -> bool:
