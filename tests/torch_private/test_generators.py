@@ -51,7 +51,7 @@ def test_counts_warn_of_nothing(start: tuple[Any, ...]) -> None:
     def step(compile: Any, x: torch.Tensor) -> Any:
         numbers = itertools.count(*start)
         scaled = compile(lambda x: x.sin() * float(next(numbers)))
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as warned, torch.compiler.config.patch(force_disable_caches=False):
             warnings.simplefilter("always")
             found = [scaled(x), scaled(x), scaled(x)]
         return found, next(numbers), [str(each.message) for each in warned]
