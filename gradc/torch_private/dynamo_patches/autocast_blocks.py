@@ -54,8 +54,12 @@ def _drops_casts(tx: Any) -> bool:
 
 def _autocast_blocks(tx: Any) -> Iterator[tuple[Any, ...]]:
     """(device type, dtype, whether enabled, whether copies are kept) of each block that what is compiled has opened."""
+    contexts = (block.with_context for block in open_blocks(tx))
+    return (context.target_values for context in contexts if isinstance(context, AutocastModeVariable))
+
+
+def open_blocks(tx: Any) -> Iterator[Any]:
+    """Each ``with`` and ``try`` that what is compiled is inside of, the innermost function's first."""
     while tx is not None:
-        for block in tx.block_stack:
-            if isinstance(block.with_context, AutocastModeVariable):
-                yield block.with_context.target_values
+        yield from tx.block_stack
         tx = tx.parent

@@ -3,19 +3,22 @@
     is_cleared_first: (tx, zero_grad, arguments, keywords) -> True if the call will be made there
     note_read:        tx -> None, where a gradient is read while tracing; ends the graph behind such a call
 
-Nothing has been calculated or changed before. Guards are asked before the call is made, so none may be about a gradient.
+Nothing has been calculated or changed before. Guards are asked before the call is made, so none may be about a gradient: those
+that ``set_to_none=False`` would write into are left to the graph break.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
+from gradc.torch_private.dynamo_patches.autocast_blocks import open_blocks
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.leaves import is_true
 
 _STATE = "gradc_gradients"  # of Dynamo's output: what became of gradients while tracing
 _READ, _CLEARED = "read", "cleared"
@@ -24,7 +27,7 @@ _READ, _CLEARED = "read", "cleared"
 def is_cleared_first(tx: Any, zero_grad: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     """See the module's docstring."""
     optimizer, *flags = [*zero_grad.self_args(), *arguments, *keywords.values()] or [None]
-    is_usual = getattr(optimizer, "source", None) is not None and all(map(_is_true, flags))
+    is_usual = getattr(optimizer, "source", None) is not None and all(map(is_true, flags))
     if not is_usual or _has_begun(tx) or _state(tx) == _READ:
         return False
     code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", zero_grad.fn)
@@ -42,24 +45,13 @@ def _has_begun(tx: Any) -> bool:
     another one, as a checkpoint's."""
     effects = tx.output.side_effects
     changed = [variable for variable in effects.id_to_variable.values() if effects.is_modified(variable)]
-    is_inside = len(tx.output.tracers) > 1 or any(caller.block_stack for caller in _callers(tx))
+    is_inside = len(tx.output.tracers) > 1 or any(True for _ in open_blocks(tx))
     return is_inside or tx.output.count_calls() > 0 or bool(effects.tensor_hooks) or not all(map(_is_new_or_module, changed))
 
 
 def _is_new_or_module(changed: Any) -> bool:
     is_new = isinstance(changed.mutation_type, AttributeMutationNew | ValueMutationNew)
     return is_new or isinstance(getattr(changed, "value", None), torch.nn.Module)
-
-
-def _callers(tx: Any) -> Iterator[Any]:
-    while tx is not None:
-        yield tx
-        tx = tx.parent
-
-
-def _is_true(flag: Any) -> bool:
-    """True for ``set_to_none=True``; gradients that are kept are written into, which guards may be about."""
-    return flag.is_python_constant() and flag.as_python_constant() is True
 
 
 def note_read(tx: Any) -> None:

@@ -47,7 +47,7 @@ def make_leaves_in_graphs(is_ours: IsOurs) -> Patch:
     def make_call(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.value not in FACTORIES or not _is_true(kwargs.get("requires_grad")) or not is_ours(tx.output.compiler_fn):
+            if self.value not in FACTORIES or not is_true(kwargs.get("requires_grad")) or not is_ours(tx.output.compiler_fn):
                 return original(self, tx, args, kwargs)
             made = original(self, tx, args, {name: value for name, value in kwargs.items() if name != "requires_grad"})
             return made.method_requires_grad_(tx) if _can_be_leaf(made) else original(self, tx, args, kwargs)
@@ -58,7 +58,7 @@ def make_leaves_in_graphs(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
             is_flag = name.is_python_constant() and name.as_python_constant() == "requires_grad"
-            is_made = is_flag and _is_true(value) and isinstance(obj, TensorVariable) and _can_be_leaf(obj)
+            is_made = is_flag and is_true(value) and isinstance(obj, TensorVariable) and _can_be_leaf(obj)
             if is_made and is_ours(tx.output.compiler_fn):
                 obj.method_requires_grad_(tx)
                 return value
@@ -76,7 +76,7 @@ def make_leaves_in_graphs(is_ours: IsOurs) -> Patch:
     )
 
 
-def _is_true(argument: Any) -> bool:
+def is_true(argument: Any) -> bool:
     return argument is not None and argument.is_python_constant() and argument.as_python_constant() is True
 
 
