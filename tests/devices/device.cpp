@@ -5,6 +5,7 @@
 // No machine maps such an address, so whoever takes it for the host's memory dies there and then. Its kernels are the CPU's, run on
 // copies; it has two devices (and so the engine two threads), streams that say only which one they are, and autocast for products.
 #include <ATen/EmptyTensor.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -21,12 +22,12 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -56,9 +57,8 @@ void* on_host(const void* device) {
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    void* host = std::malloc(size ? size : 1);
-    TORCH_CHECK(host, "the simulated device is out of memory");
-    return {on_device(host), host, &std::free, c10::Device(type, current)};
+    void* host = c10::alloc_cpu(size ? size : 1);  // aligned as the CPU's is: MKL's last bits follow from the alignment
+    return {on_device(host), host, &c10::free_cpu, c10::Device(type, current)};
   }
   void copy_data(void* to, const void* from, size_t size) const override {
     std::memcpy(on_host(to), on_host(from), size);
@@ -312,8 +312,16 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(exp, fp32)
 }
 
+// Move this thread's sequence number on, by more nodes than a job makes.
+void count_on() {
+  for (int i = 0; i < 100'000; i++) {
+    at::sequence_number::get_and_increment();
+  }
+}
+
 TORCH_LIBRARY(simulated, m) {
   m.def("watch(bool begin) -> str[]", watch);
+  m.def("count_on() -> ()", count_on);
   m.def("current_device() -> int", [] { return int64_t(current); });
   m.def("set_device(int index) -> ()", [](int64_t index) { current = static_cast<c10::DeviceIndex>(index); });
 }

@@ -182,7 +182,7 @@ def _mark(value: Any) -> Any:
 def _result_of(called: Any, arguments: list[Any]) -> Any:
     """What the call leaves; None where it may compute."""
     if called is float:
-        return _RESULT if arguments == [_TENSOR] else None
+        return _RESULT if len(arguments) == 1 and arguments[0] is _TENSOR else None
     if not isinstance(called, _Method):
         return None
     if called.owner is _TENSOR:
