@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -234,6 +235,19 @@ def test_what_was_an_optimizer_may_be_anything_in_a_later_call() -> None:
         return [*seen, step(x), counter.num_steps, *training.state()]
 
     check(run, constant(2, 4), allow_fallback=True)
+
+
+def test_a_list_that_is_no_constant() -> None:
+    """Asked for its value while the rest of a function was read, a variable of Dynamo's raised: the function ran eagerly."""
+    objects = [types.SimpleNamespace(factor=2.0), types.SimpleNamespace(factor=3.0)]
+
+    @gradc.compile
+    def run(objects: Any, x: Tensor) -> Any:
+        objects[0].factor = 9.0
+        return x * objects[1].factor
+
+    assert run(objects, torch.ones(3)).tolist() == [3.0] * 3
+    assert "tracing failed" not in {**gradc.counters["uncompiled"], **gradc.counters["fallbacks"]}
 
 
 def test_an_error_is_where_it_is_in_the_program() -> None:

@@ -41,6 +41,7 @@ from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_whe
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
 from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimplemented
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
+from gradc.torch_private.dynamo_patches.key_order import guard_the_order_of_keys
 from gradc.torch_private.dynamo_patches.last_calls import end_in_the_same_frame
 from gradc.torch_private.dynamo_patches.leaves import (
     FACTORIES,
@@ -48,6 +49,7 @@ from gradc.torch_private.dynamo_patches.leaves import (
     return_what_leaves_lead_to,
     unmake_leaves_eagerly,
 )
+from gradc.torch_private.dynamo_patches.missing import guard_what_is_missing
 from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that_have_the_name
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
@@ -69,6 +71,7 @@ from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
 from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
 from gradc.torch_private.dynamo_patches.sums import add_up_as_python_does
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
+from gradc.torch_private.dynamo_patches.told_apart import guard_what_is_told_apart
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
@@ -114,6 +117,9 @@ __all__ = [
     "guard_process_groups",
     "guard_registered_classes",
     "guard_the_environment",
+    "guard_the_order_of_keys",
+    "guard_what_is_missing",
+    "guard_what_is_told_apart",
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",

@@ -80,7 +80,7 @@ def _make_inner(original: Method) -> Method:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            tx, item, name = _asked(*args)
+            tx, item, name = asked(*args)
             _ask(tx, item, name)
             result = original(*args, **kwargs)
             if name == "keywords" and isinstance(item, FunctoolsPartialVariable) and is_compiling_for_gradc():
@@ -94,7 +94,7 @@ def _make_inner(original: Method) -> Method:
     return call
 
 
-def _asked(first: Any, second: Any, third: Any, *_: Any) -> tuple[Any, Any, str]:
+def asked(first: Any, second: Any, third: Any, *_: Any) -> tuple[Any, Any, str]:
     """Who asks whom for what: of ``(tx, item, name)``, and of ``(self, tx, [item, name])``."""
     if isinstance(third, str):
         return first, second, third

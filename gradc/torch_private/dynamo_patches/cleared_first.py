@@ -51,7 +51,7 @@ def _has_begun(tx: Any) -> bool:
 
 def _is_new_or_module(changed: Any) -> bool:
     is_new = isinstance(changed.mutation_type, AttributeMutationNew | ValueMutationNew)
-    return is_new or isinstance(getattr(changed, "value", None), torch.nn.Module)
+    return is_new or isinstance(vars(changed.realize()).get("value"), torch.nn.Module)
 
 
 def note_read(tx: Any) -> None:

@@ -153,7 +153,10 @@ class _Reader:
         traced = self._translator.symbolic_locals.get(name)
         if isinstance(traced, LazyVariableTracker) and not traced.is_realized():
             return _mark(self._translator.f_locals.get(name, _RESULT))
-        return _TENSOR if isinstance(traced, TensorVariable) else getattr(traced, "value", _RESULT)
+        if traced is None:
+            return _RESULT
+        traced = traced.realize()
+        return _TENSOR if isinstance(traced, TensorVariable) else vars(traced).get("value", _RESULT)
 
     def _global(self, name: str) -> Any:
         return _mark(self._translator.f_globals.get(name, getattr(builtins, name, _RESULT)))

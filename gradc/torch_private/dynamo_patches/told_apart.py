@@ -1,0 +1,156 @@
+"""Objects that were two while a function was traced, and may be one at a later call: ``a is b``, keys of a set, written lists.
+
+Dynamo guards two names of one object, and not that two objects are two. Where the program compares or hashes them, that
+decides a branch; where it writes into one of them, what it reads of the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables import builtin, object_protocol
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.hashable import HashableTracker
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+_APART = "gradc_apart"
+_BY_PLACE = (object.__hash__, torch.Tensor.__hash__)  # of objects that are equal to nothing but themselves
+
+
+def guard_what_is_told_apart() -> Patch:
+    """See the module's docstring."""
+    return Patch(
+        "guard_what_is_told_apart",
+        "Two objects that Dynamo met by two names are two for good, also where a later call has one object by both.",
+        (
+            Replace(OutputGraph, "init_ambient_guards", _make_ambient),
+            *(Replace(module, "vt_identity_compare", _make_compare) for module in (builtin, object_protocol)),
+            Replace(BuiltinVariable, "_comparison_with_tensor", _make_compare_tensors),
+            Replace(HashableTracker, "__init__", _make_key),
+            Replace(SideEffects, "_track_obj", _make_meet),
+            Replace(SideEffects, "track_mutable", _make_meet),
+            Replace(SideEffects, "mutation", _make_write),
+            Replace(SideEffects, "store_attr", _make_write),
+        ),
+    )
+
+
+def _make_ambient(original: Method) -> Method:
+    @functools.wraps(original)
+    def init_ambient_guards(self: Any) -> None:
+        original(self)
+        if is_compiling_for_gradc():
+            apart = vars(self)[_APART] = _Apart()
+            self.guards.add(GlobalStateSource().make_guard(apart.guard))
+
+    return init_ambient_guards
+
+
+def _make_compare(original: Method) -> Method:
+    @functools.wraps(original)
+    def compare(left: Any, right: Any) -> Any:
+        result = original(left, right)
+        if result is not None and not result.as_python_constant() and left.realize().mutation_type is not None:
+            _note_pair(left, right)
+        return result
+
+    return compare
+
+
+def _make_compare_tensors(original: Method) -> Method:
+    @functools.wraps(original)
+    def compare(self: Any, tx: Any, left: Any, right: Any) -> Any:
+        if self.fn in (operator.is_, operator.is_not):
+            _note_pair(left, right)
+        return original(self, tx, left, right)
+
+    return compare
+
+
+def _make_key(original: Method) -> Method:
+    @functools.wraps(original)
+    def init(self: Any, vt: Any) -> None:
+        original(self, vt)
+        if isinstance(vt, UserDefinedObjectVariable | TensorVariable) and vt.source and (apart := _now()) is not None:
+            apart.keys[vt.source] = None
+
+    return init
+
+
+def _make_meet(original: Method) -> Method:
+    @functools.wraps(original)
+    def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if variable.source and (apart := _now()) is not None:
+            apart.met[variable.source] = type(item)
+        return original(self, item, variable, *args, **kwargs)
+
+    return track
+
+
+def _make_write(original: Method) -> Method:
+    @functools.wraps(original)
+    def write(self: Any, item: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, item, *args, **kwargs)
+        if item.source and (apart := _now()) is not None:
+            apart.written.add(item.source)
+
+    return write
+
+
+def _note_pair(left: Any, right: Any) -> None:
+    is_one_kind = type(left.realize()) is type(right.realize())
+    if left.source and right.source and is_one_kind and (apart := _now()) is not None:
+        apart.pairs[left.source, right.source] = None
+
+
+def _now() -> _Apart | None:
+    if not is_compiling_for_gradc():
+        return None
+    try:
+        return getattr(InstructionTranslator.current_tx().output, _APART, None)
+    except AttributeError:  # nothing is traced
+        return None
+
+
+class _Apart:
+    """What one function told apart.
+
+    Attributes:
+        pairs: what it compared.
+        keys: what it hashed; each is compared with each.
+        met: objects that can be written into, with their types.
+        written: those that it wrote into.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[Any, Any], None] = {}
+        self.keys: dict[Any, None] = {}
+        self.met: dict[Any, type] = {}
+        self.written: set[Any] = set()
+
+    def guard(self, builder: Any, guard: Any) -> None:
+        """Add the guard: Dynamo calls this when all is traced."""
+        for sources in self._groups(builder):
+            ids = {source.name: id(builder.get(source)) for source in sources}
+            if len(ids) < 2:
+                continue
+            code = f"len({{{', '.join(f'id({name})' for name in ids)}}}) == {len(set(ids.values()))}"
+            builder.add_python_lambda_leaf_guard_to_root([code], [code])
+
+    def _groups(self, builder: Any) -> Iterator[Iterable[Any]]:
+        yield from self.pairs
+        yield (source for source in self.keys if type(builder.get(source)).__hash__ in _BY_PLACE)
+        for kind in dict.fromkeys(self.met[source] for source in self.met if source in self.written):
+            yield (source for source in self.met if self.met[source] is kind)
