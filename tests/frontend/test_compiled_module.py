@@ -177,6 +177,35 @@ def test_hooks_run_as_often_as_in_eager() -> None:
     assert seen[4:] == ["own"]
 
 
+HOOKS_OF_ALL: dict[str, tuple[Any, Any]] = {
+    "forward": (nn.modules.module.register_module_forward_hook, lambda module, inputs, out: out * 2),
+    "before": (nn.modules.module.register_module_forward_pre_hook, lambda module, inputs: (inputs[0] * 2,)),
+    "backward": (nn.modules.module.register_module_full_backward_hook, lambda module, grads, of: tuple(g * 2 for g in grads)),
+    "before backward": (nn.modules.module.register_module_full_backward_pre_hook, lambda module, of: (of[0] * 2,)),
+}
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+@pytest.mark.parametrize(("register", "hook"), HOOKS_OF_ALL.values(), ids=HOOKS_OF_ALL)
+def test_hooks_of_all_modules_that_come_later(register: Any, hook: Any, is_module: bool) -> None:
+    """Dynamo looked whether there were any at the first call: later ones were not called."""
+
+    def step(compile: Any, x: torch.Tensor, model: Any) -> Any:
+        run = compile(model if is_module else lambda x: model(x) * 2)
+        of_tanh = lambda module, *args: hook(module, *args) if isinstance(module, nn.Tanh) else None
+        seen = [run(x)]
+        for _ in range(2):
+            handle = register(of_tanh)
+            try:
+                seen += torch.autograd.grad(run(x).sum(), x)
+            finally:
+                handle.remove()
+            seen += torch.autograd.grad(run(x).sum(), x)
+        return seen
+
+    check(step, leaf(5, 3), stack, allow_fallback=True)
+
+
 def test_forward_runs_compiled_without_hooks_and_keeps_its_signature() -> None:
     module = Registering()
     compiled, x = gradc.compile(module), torch.ones(3)

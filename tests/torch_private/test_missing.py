@@ -165,6 +165,21 @@ def test_names_that_come_later() -> None:
     check(step, leaf(3), allow_fallback=True)
 
 
+@pytest.mark.parametrize("make", [dict, collections.OrderedDict, collections.Counter, collections.deque, list, set])
+def test_what_is_empty_at_first(make: Callable[[], Any]) -> None:
+    def step(compile: Any, x: Tensor) -> Any:
+        obj, seen = types.SimpleNamespace(first=make(), other=make()), []
+        run = compile(lambda x: x * 2 if obj.first or obj.other else x.sin())
+        for each in (obj.other, obj.first):
+            seen.append(run(x))
+            each.update({"late": 1}) if isinstance(each, dict) else each.add(1) if isinstance(each, set) else each.append(1)
+            seen.append(run(x))
+            each.clear()
+        return seen
+
+    check(step, leaf(3), allow_fallback=True)
+
+
 def linear() -> nn.Linear:
     return nn.Linear(3, 3)
 

@@ -11,9 +11,17 @@ from torch._dynamo import trace_rules
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, DictGetItemSource, NNModuleSource
+from torch.nn.modules import module as nn_module
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace, SkipFiles
+
+_GLOBAL_HOOKS = (
+    nn_module._global_forward_pre_hooks,
+    nn_module._global_forward_hooks,
+    nn_module._global_backward_pre_hooks,
+    nn_module._global_backward_hooks,
+)
 
 
 def call_natively(is_ours: IsOurs) -> Patch:
@@ -49,6 +57,8 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
     def make(of_each: Method) -> Method:
         @functools.wraps(of_each)
         def of_all(builder: Any, guard: Any) -> None:
+            if is_compiling_for_gradc():
+                _guard_global_hooks(builder, guard)
             found = _path_of_hooks(guard.originating_source) if is_compiling_for_gradc() else None
             guards = builder.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
             if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
@@ -67,6 +77,14 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
         "Dynamo's guards against hooks look up each dictionary by its path, which costs more than the rest of a small call.",
         (Replace(GuardBuilder, "EMPTY_NN_MODULE_HOOKS_DICT", make),),
     )
+
+
+def _guard_global_hooks(builder: Any, guard: Any) -> None:
+    """Hooks of all modules: Dynamo looks whether there are any while it traces, and guards nothing."""
+    if "gradc_global_hooks" not in vars(builder):
+        builder.gradc_global_hooks = had_any = any(_GLOBAL_HOOKS)
+        are_as_before, words = lambda _: any(_GLOBAL_HOOKS) == had_any, ["hooks of all modules are there as before"]
+        builder.guard_manager.root.add_lambda_guard(are_as_before, words, guard.user_stack)
 
 
 def _path_of_hooks(source: Any) -> tuple[Any, list[str], str] | None:
