@@ -137,3 +137,15 @@ def test_integers_of_other_modules_stay_constants() -> None:
         return [torch.autograd.grad(call(x).sum(), x) for call in calls for _ in range(3)]
 
     assert check(step, leaf(3)).num_graphs == 2
+
+
+@pytest.mark.parametrize("numbers", [(2**70, 2**70 + 3, 2**71), (5, 6, 7, 2**70, 8, -(2**63), -(2**63) - 1)])
+def test_integers_beyond_64_bits(numbers: tuple[int, ...]) -> None:
+    """Dynamo made symbols of them, which have 64: the call raised."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        of_an_argument = compile(lambda x, number: x * float(number % 7))
+        of_a_list = compile(lambda x, given: x * (given[0] // 2**60))
+        return [(of_an_argument(x, number), of_a_list(x, [number])) for number in numbers]
+
+    check(step, leaf(3), allow_fallback=True)

@@ -13,9 +13,11 @@ import weakref
 from typing import Any
 
 import torch
-from torch._dynamo.source import AttrSource
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, is_constant_source
 from torch._dynamo.variables import SymNodeVariable
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
@@ -47,11 +49,35 @@ def take_changing_integers(is_ours: IsOurs) -> Patch:
 
         return wrap
 
+    def make_symbol(original: Method) -> Method:
+        @functools.wraps(original)
+        def wrap(self: Any, value: int, *args: Any, **kwargs: Any) -> Any:
+            if not is_ours(self.tx.output.compiler_fn) or is_constant_source(self.source):
+                return original(self, value, *args, **kwargs)
+            if not _fits(value):
+                self.install_guards(GuardBuilder.CONSTANT_MATCH)
+                return ConstantVariable.create(value=value, source=self.source)
+            made = original(self, value, *args, **kwargs)
+            if isinstance(made, SymNodeVariable):
+                install_guard(self.source.make_guard(_guard_size))
+            return made
+
+        return wrap
+
     return Patch(
         "take_changing_integers",
-        "Dynamo takes the ints of modules for constants: a count of steps is compiled eight times, and then no more.",
-        (Replace(VariableBuilder, "wrap_literal", make),),
+        "Dynamo takes the ints of modules for constants: a count of steps is compiled eight times, and then no more. And it "
+        "makes a symbol, which has 64 bits, of integers that have more.",
+        (Replace(VariableBuilder, "wrap_literal", make), Replace(VariableBuilder, "wrap_symint", make_symbol)),
     )
+
+
+def _fits(value: int) -> bool:
+    return -(2**63) <= value < 2**63
+
+
+def _guard_size(builder: Any, guard: Any) -> None:
+    builder.get_guard_manager(guard).add_lambda_guard(_fits, [f"{guard.name} has 64 bits"], guard.user_stack)
 
 
 def calculate_with_integers_in_python(is_ours: IsOurs) -> Patch:
