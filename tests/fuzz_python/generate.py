@@ -31,6 +31,8 @@ class Model(nn.Module):
         self.register_buffer("total", torch.zeros(()))
         self.scale, self.steps, self.rate = 1.0, 0, 0.25
         self.history, self.table, self.names, self.last = [], {}, set(), None
+        self.words, self.ordered = {"first": 2.0, "second": 0.5}, collections.OrderedDict(first=1.5, second=0.5)
+        self.other, self.shared, self.twin = [], {"second": 3.0}, nn.Linear(4, 4)
 """
 _PLAIN_HEAD = """
 
@@ -42,6 +44,8 @@ class Holder:
         self.weight, self.total, self.linear = self.model.weight, self.model.total, self.model.linear
         self.scale, self.steps, self.rate = 1.0, 0, 0.25
         self.history, self.table, self.names, self.last = [], {}, set(), None
+        self.words, self.ordered = self.model.words, self.model.ordered
+        self.other, self.shared, self.twin = [], {"second": 3.0}, self.model.twin
 """
 _CHANGES = (
     "STATE.scale = STATE.scale * 0.5 + 1",
@@ -63,6 +67,24 @@ _CHANGES = (
     "STATE.note = 1",
     "STATE.linear.load_state_dict({key: value.clone() * 0.5 for key, value in STATE.linear.state_dict().items()})",
     "STATE.linear.register_forward_hook(lambda module, args, out: out * 1.5)",
+)
+_CHANGES_OF_WHAT_IS_WHERE = (
+    'STATE.table["late"] = 2.5',
+    'STATE.table.pop("late", None)',
+    "STATE.late = 3.0",
+    'vars(STATE).pop("late", None)',
+    'STATE.words["first"] = STATE.words.pop("first")',
+    'STATE.words["second"] = STATE.words.pop("second")',
+    'SETTINGS["gain"] = SETTINGS.pop("gain")',
+    'STATE.ordered.move_to_end("first")',
+    'STATE.ordered.move_to_end("second")',
+    "STATE.other = STATE.history",
+    "STATE.other = []",
+    "STATE.shared = STATE.words",
+    'STATE.shared = {"second": 3.0}',
+    "STATE.twin = STATE.linear",
+    "STATE.twin = nn.Linear(4, 4)",
+    "STATE.twin.weight = STATE.linear.weight",
 )
 _CHANGES_OF_MODULES = (
     "STATE.eval()",
@@ -120,10 +142,11 @@ def _driver(rng: random.Random, form: str) -> list[str]:
     shape = rng.choice(("4", "3, 4", "3, 4"))
     lines = [f"run = compile({target}{options})", f"x, y = torch.randn({shape}, requires_grad=True), torch.randn(4)"]
     n, a, flag = rng.randint(0, 3), rng.choice((0.25, 0.5, 1.0)), rng.random() < 0.5
-    changes = _CHANGES if form in ("method", "function", "argument") else _CHANGES + _CHANGES_OF_MODULES
+    changes = _CHANGES + (_CHANGES_OF_MODULES if form == "module" else ())
     for number in range(rng.choice((2, 3, 3, 4))):
         if number:
             lines += rng.sample(changes, rng.choice((0, 0, 1, 1, 2)))
+            lines += rng.sample(_CHANGES_OF_WHAT_IS_WHERE, rng.choice((0, 1, 2)))
             n, a, flag = _other(rng, n, a, flag)
             if rng.random() < 0.3:
                 lines.append(f"x = torch.randn({rng.choice((shape, shape, shape.replace('3', '5')))}, requires_grad=True)")

@@ -19,6 +19,7 @@ from gradc.torch_private.dynamo_names import LIST_METHODS
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
 
+_IS_ASKED = "gradc_is_asked"  # of a variable, while Dynamo asks whether it is a constant
 _OF_ORDER = "move_to_end"  # a method that no dictionary without an order has: by it the guard comes to the dictionary
 
 
@@ -30,6 +31,7 @@ def guard_the_order_of_keys() -> Patch:
         (
             Replace(ConstDictVariable, "install_dict_keys_match_guard", _make_guard),
             Replace(ConstDictVariable, "as_python_constant", _make_constant),
+            Replace(ConstDictVariable, "is_python_constant", _make_is_constant),
             Replace(LIST_METHODS, "call_method", _make_extend),
             Replace(DictBuiltinVariable, "call_custom_dict_fromkeys", _make_fromkeys),
             Replace(GuardBuilder, "guard_on_dict_keys_and_order", _make_guard_of_order),
@@ -54,10 +56,25 @@ def _make_constant(original: Method) -> Method:
 
     @functools.wraps(original)
     def constant(self: Any) -> Any:
-        _guard(self)
+        if not vars(self).get(_IS_ASKED):
+            _guard(self)
         return original(self)
 
     return constant
+
+
+def _make_is_constant(original: Method) -> Method:
+    """Asked wherever a dictionary is handed on: it reads all, and uses nothing."""
+
+    @functools.wraps(original)
+    def is_constant(self: Any) -> bool:
+        vars(self)[_IS_ASKED] = True
+        try:
+            return bool(original(self))
+        finally:
+            del vars(self)[_IS_ASKED]
+
+    return is_constant
 
 
 def _make_extend(original: Method) -> Method:

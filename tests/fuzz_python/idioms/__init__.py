@@ -9,10 +9,21 @@ An idiom is a title, ``## so``, and lines with places to fill, which tests.fuzz_
 from __future__ import annotations
 
 from tests.fuzz_python.fill import Idiom, parse
-from tests.fuzz_python.idioms import containers, control, effects, everyday, functions, mixtures, modules, objects, tensors
+from tests.fuzz_python.idioms import (
+    between,
+    containers,
+    control,
+    effects,
+    everyday,
+    functions,
+    mixtures,
+    modules,
+    objects,
+    tensors,
+)
 
 IDIOMS: tuple[Idiom, ...] = tuple(
     idiom
-    for topic in (containers, control, effects, everyday, functions, mixtures, modules, objects, tensors)
+    for topic in (between, containers, control, effects, everyday, functions, mixtures, modules, objects, tensors)
     for idiom in parse(topic.IDIOMS)
 )
