@@ -53,6 +53,12 @@ if not IS_BEFORE_2_15:
 # The methods that change a list.
 LIST_METHODS: Any = lists.CommonListMethodsVariable if IS_BEFORE_2_15 else lists.BaseListVariable
 
+# ``list += other``: extends the list by itself since 2.15, and not by its method.
+LISTS_THAT_GROW: tuple[Any, ...] = () if IS_BEFORE_2_15 else (lists.ListVariable,)
+
+# Dictionaries that have a repr of their own.
+DICTIONARIES: tuple[Any, ...] = (dicts.ConstDictVariable,) if IS_BEFORE_2_14 else (dicts.ConstDictVariable, ORDERED_DICT)
+
 # A call with fake tensors that raised: an error of Dynamo's, since 2.14 an exception that the traced program may catch.
 FAKE_CALL_RAISED: Any = getattr(exc, "FakeTensorObservedException", ())
 

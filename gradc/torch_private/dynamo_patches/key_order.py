@@ -15,7 +15,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.builtin import DictBuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 
-from gradc.torch_private.dynamo_names import LIST_METHODS
+from gradc.torch_private.dynamo_names import DICTIONARIES, LIST_METHODS, LISTS_THAT_GROW, REPR
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
 
@@ -33,6 +33,8 @@ def guard_the_order_of_keys() -> Patch:
             Replace(ConstDictVariable, "as_python_constant", _make_constant),
             Replace(ConstDictVariable, "is_python_constant", _make_is_constant),
             Replace(LIST_METHODS, "call_method", _make_extend),
+            *(Replace(kind, "sq_inplace_concat_impl", _make_grow) for kind in LISTS_THAT_GROW),
+            *(Replace(kind, REPR, _make_repr) for kind in DICTIONARIES),
             Replace(DictBuiltinVariable, "call_custom_dict_fromkeys", _make_fromkeys),
             Replace(GuardBuilder, "guard_on_dict_keys_and_order", _make_guard_of_order),
         ),
@@ -87,6 +89,24 @@ def _make_extend(original: Method) -> Method:
         return original(self, tx, name, args, kwargs)
 
     return call
+
+
+def _make_grow(original: Method) -> Method:
+    @functools.wraps(original)
+    def grow(self: Any, tx: Any, other: Any) -> Any:
+        _guard(other.realize())
+        return original(self, tx, other)
+
+    return grow
+
+
+def _make_repr(original: Method) -> Method:
+    @functools.wraps(original)
+    def text(self: Any, tx: Any) -> Any:
+        _guard(self)
+        return original(self, tx)
+
+    return text
 
 
 def _make_fromkeys(original: Method) -> Any:
