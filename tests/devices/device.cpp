@@ -22,12 +22,12 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -57,8 +57,9 @@ void* on_host(const void* device) {
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    void* host = c10::alloc_cpu(size ? size : 1);  // aligned as the CPU's is: MKL's last bits follow from the alignment
-    return {on_device(host), host, &c10::free_cpu, c10::Device(type, current)};
+    void* host = std::malloc(size ? size : 1);
+    TORCH_CHECK(host, "the simulated device is out of memory");
+    return {on_device(host), host, &std::free, c10::Device(type, current)};
   }
   void copy_data(void* to, const void* from, size_t size) const override {
     std::memcpy(on_host(to), on_host(from), size);

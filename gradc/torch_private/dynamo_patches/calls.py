@@ -57,9 +57,10 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
     def make(of_each: Method) -> Method:
         @functools.wraps(of_each)
         def of_all(builder: Any, guard: Any) -> None:
-            if is_compiling_for_gradc():
-                _guard_global_hooks(builder, guard)
-            found = _path_of_hooks(guard.originating_source) if is_compiling_for_gradc() else None
+            if not is_compiling_for_gradc():
+                return of_each(builder, guard)
+            _guard_global_hooks(builder, guard)
+            found = _path_of_hooks(guard.originating_source)
             guards = builder.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
             if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
                 return of_each(builder, guard)

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables import object_protocol
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
 from gradc.torch_private.classes import Compare, Held, is_mutable
 from gradc.torch_private.dynamo_names import SLOTS_OF_CLASSES
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
 from gradc.torch_private.patches import Method, Patch, Replace
 
 MakeGuard = Callable[[Callable[[type], bool]], Any]
@@ -37,22 +36,13 @@ def guard_class_attributes(make_guard: MakeGuard) -> Patch:
     its ``add``. Where that is None, all classes are looked at in each call.
     """
 
-    def make_ambient(original: Method) -> Method:
-        @functools.wraps(original)
-        def init_ambient_guards(self: Any) -> None:
-            original(self)
-            if is_compiling_for_gradc():
-                classes = _Classes(self.traced_code, make_guard)
-                vars(self)[_CLASSES] = classes
-                self.guards.add(GlobalStateSource().make_guard(classes.guard))
-
-        return init_ambient_guards
-
     return Patch(
         "guard_class_attributes",
         "A method that is replaced, and an attribute that a nearer class overrides, are no longer what Dynamo found.",
         (
-            Replace(OutputGraph, "init_ambient_guards", make_ambient),
+            Replace(
+                OutputGraph, "init_ambient_guards", noting(_CLASSES, lambda graph: _Classes(graph.traced_code, make_guard))
+            ),
             Replace(UserDefinedObjectVariable, "__init__", _make_object),
             Replace(UserDefinedClassVariable, "__init__", _make_class),
             Replace(UserDefinedObjectVariable, "lookup_class_mro_attr", _make_look_up),
@@ -108,12 +98,8 @@ def _make_slots(original: Any) -> Method:
 
 
 def _now() -> _Classes | None:
-    if not is_compiling_for_gradc():
-        return None
-    try:
-        return getattr(InstructionTranslator.current_tx().output, _CLASSES, None)
-    except AttributeError:  # nothing is traced
-        return None
+    classes: _Classes | None = noted(_CLASSES)
+    return classes
 
 
 class _Classes:

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables import builtin, object_protocol
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
 from gradc.torch_private.patches import Method, Patch, Replace
 
 _APART = "gradc_apart"
@@ -35,7 +33,7 @@ def guard_what_is_told_apart() -> Patch:
         "guard_what_is_told_apart",
         "Two objects that Dynamo met by two names are two for good, also where a later call has one object by both.",
         (
-            Replace(OutputGraph, "init_ambient_guards", _make_ambient),
+            Replace(OutputGraph, "init_ambient_guards", noting(_APART, lambda _: _Apart())),
             *(Replace(module, "vt_identity_compare", _make_compare) for module in (builtin, object_protocol)),
             Replace(BuiltinVariable, "_comparison_with_tensor", _make_compare_tensors),
             Replace(HashableTracker, "__init__", _make_key),
@@ -45,17 +43,6 @@ def guard_what_is_told_apart() -> Patch:
             Replace(SideEffects, "store_attr", _make_write),
         ),
     )
-
-
-def _make_ambient(original: Method) -> Method:
-    @functools.wraps(original)
-    def init_ambient_guards(self: Any) -> None:
-        original(self)
-        if is_compiling_for_gradc():
-            apart = vars(self)[_APART] = _Apart()
-            self.guards.add(GlobalStateSource().make_guard(apart.guard))
-
-    return init_ambient_guards
 
 
 def _make_compare(original: Method) -> Method:
@@ -116,12 +103,8 @@ def _note_pair(left: Any, right: Any) -> None:
 
 
 def _now() -> _Apart | None:
-    if not is_compiling_for_gradc():
-        return None
-    try:
-        return getattr(InstructionTranslator.current_tx().output, _APART, None)
-    except AttributeError:  # nothing is traced
-        return None
+    apart: _Apart | None = noted(_APART)
+    return apart
 
 
 class _Apart:
