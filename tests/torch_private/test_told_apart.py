@@ -159,3 +159,13 @@ def test_what_stays_two_is_compiled_once() -> None:
         numbers.update(steps=0)
         run(leaf(3)(), [], [1.0])
     assert gradc.counters["stats"]["unique_graphs"] == 1
+
+
+def test_functions_that_are_looked_up_in_a_set_made_by_the_call() -> None:
+    """As the mode of a default device does, for each call of a function of torch's."""
+
+    def step(compile: Any, x: Tensor) -> Tensor:
+        with torch.device("cpu"):
+            return compile(lambda x: torch.tanh(x @ x).exp())(x)
+
+    assert check(step, leaf(3, 3)).num_graphs == 1

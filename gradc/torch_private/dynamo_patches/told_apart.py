@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.variables import builtin, object_protocol
+from torch._dynamo.variables import LazyVariableTracker, builtin, object_protocol
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.tensor import TensorVariable
@@ -70,6 +70,8 @@ def _make_key(original: Method) -> Method:
     @functools.wraps(original)
     def init(self: Any, vt: Any) -> None:
         original(self, vt)
+        if isinstance(vt, LazyVariableTracker) and not vt.is_realized():
+            return  # a function or a class, hashed as it is; realized, Dynamo could not hash each of them
         if isinstance(vt, UserDefinedObjectVariable | TensorVariable) and vt.source and (apart := _now()) is not None:
             apart.keys[vt.source] = None
 
