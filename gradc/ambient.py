@@ -30,6 +30,7 @@ from gradc.torch_private.modes import (
     num_dispatch_modes,
     transforms,
 )
+from gradc.torch_private.replaced_kernels import are_kernels_replaced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,8 @@ def unsupported_mode() -> str:
         return "forward-mode AD"
     if is_anomaly_enabled():
         return "anomaly mode"
+    if are_kernels_replaced():
+        return "replaced kernels"
     return "kernel of an op" if is_below_autograd() else ""
 
 

@@ -60,6 +60,11 @@ def no_hooks() -> extension.NoHooks | None:
 
 
 def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
+def tell_of_replaced_kernels(are_replaced: bool) -> None:
+    if is_built():
+        extension.tell_of_replaced_kernels(are_replaced)
+
+
     """A guard for what was read of classes: ``look`` is asked of one that has changed; None without the extension."""
     return extension.SameClasses(look) if is_built() else None
 

@@ -15,6 +15,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 namespace gradc {
@@ -66,6 +67,8 @@ py::tuple to_python(const std::map<std::string, at::ScalarType>& enabled) {
 bool is_autocast_off() {
   return (c10::autocast_dispatch_keyset - c10::impl::tls_local_dispatch_key_set().excluded_).empty();
 }
+
+std::atomic<bool> has_replaced_kernels = false;
 
 std::string name_of(at::ScalarType type) {
   return std::string("torch.") + torch::getTHPDtype(type)->name;
@@ -142,6 +145,10 @@ std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient
           {"is_layout_enforced", yes_or_no(ambient.is_layout_enforced)}};
 }
 
+bool are_kernels_replaced() {
+  return has_replaced_kernels.load(std::memory_order_relaxed);
+}
+
 std::string_view unsupported_mode() {
   if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) { // while its stack has a layer
     return "function transform";
@@ -155,12 +162,18 @@ std::string_view unsupported_mode() {
   if (torch::autograd::AnomalyMode::is_enabled()) {
     return "anomaly mode";
   }
+  if (are_kernels_replaced()) {
+    return "replaced kernels";
+  }
   const bool is_below_autograd = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
   return is_below_autograd && !c10::InferenceMode::is_enabled() ? "kernel of an op" : "";
 }
 
 void bind_ambient(py::module_& module) {
   module.def("ambient", [] { return to_python(Ambient::read()); }, "The ambient state, as the fields of gradc.ambient.Ambient.");
+  module.def(
+      "tell_of_replaced_kernels", [](bool are_replaced) { has_replaced_kernels = are_replaced; },
+      "(whether somebody has replaced kernels of ATen's) -> None");
   module.def("unsupported_mode", unsupported_mode, "As gradc.ambient.unsupported_mode.");
 }
 

@@ -58,6 +58,9 @@ std::vector<std::pair<std::string, std::string>> in_words(const Ambient& ambient
 // Why ops must reach the dispatcher one by one just now, as eager sends them; "" if they need not. As in gradc/ambient.py.
 std::string_view unsupported_mode();
 
+// Whether somebody has replaced kernels of ATen's, for tensors on the CPU: gradc.torch_private.replaced_kernels tells.
+bool are_kernels_replaced();
+
 void bind_ambient(pybind11::module_& module);
 
 } // namespace gradc

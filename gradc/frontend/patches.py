@@ -28,6 +28,7 @@ from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.patches import Patches
 from gradc.torch_private.quiet import leave_out_handled_errors, quiet
+from gradc.torch_private.replaced_kernels import note_replaced_kernels
 
 _WRAPPERS = ("_torchdynamo_orig_backend", "__wrapped__", "compiler_fn", "backend_compile_fn", "__self__")
 
@@ -51,6 +52,7 @@ def patches() -> Patches:
             LOG_NAMES,
             INTERCEPT,
             tell_of_passes_as_in_eager(native.current_autograd_node),
+            note_replaced_kernels(native.tell_of_replaced_kernels),
             dynamo.answer_as_builtin_types_do(is_ours),
             dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_where_arguments_are_written(is_ours),

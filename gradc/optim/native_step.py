@@ -41,6 +41,7 @@ from gradc.torch_private.optimizers import (
     step_of,
     step_with,
 )
+from gradc.torch_private.replaced_kernels import are_kernels_replaced
 
 _NUMBERS_OF_STATE = ("step", "mu_product")
 _NO_NUMBERS = (ArithmeticError, TypeError, ValueError)  # what Python raises where settings give a formula no real numbers
@@ -106,7 +107,7 @@ def _quickly(step: Step) -> Step:
 
 
 def _update_first(learned: LearnedGroups, optimizer: torch.optim.Optimizer) -> int:
-    return 0 if is_any_mode_active() else learned.update(optimizer)
+    return 0 if is_any_mode_active() or are_kernels_replaced() else learned.update(optimizer)
 
 
 def _is_observed() -> bool:
@@ -258,6 +259,8 @@ def _unusual_surroundings() -> str:
         return "no extension"
     if is_any_mode_active():
         return "dispatch or function mode"
+    if are_kernels_replaced():
+        return "replaced kernels"
     if torch.is_grad_enabled():
         return "gradients of the step itself"
     return ""
