@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
 import torch
+from torch import nn
+from torch._C._profiler import _ExtraFields_Allocation
 
+import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
 from gradc.executor.plan import SMALL, SOON, plan_spec
@@ -100,3 +104,111 @@ def test_outputs_do_not_share_memory_between_runs():
     first, second = plan([x]), plan([x * 2])
     assert same_bits(first[0], x.exp()) and same_bits(second[0], (x * 2).exp())
     assert {tensor.data_ptr() for tensor in first}.isdisjoint(tensor.data_ptr() for tensor in second)
+
+
+# ---- tensors that are given out again
+
+
+HELD = {
+    "the gradient": lambda grad: grad,
+    "a view": lambda grad: grad.view(-1),
+    "detached": lambda grad: grad.detach(),
+    "its memory": lambda grad: torch.empty(0).set_(grad.untyped_storage()),
+    "of numpy": lambda grad: torch.from_numpy(grad.numpy()),
+    "a leaf that has it, too": lambda grad: _leaf_with(grad).grad,
+    "saved for backward": lambda grad: (torch.ones_like(grad, requires_grad=True) * grad).grad_fn._saved_other,
+}
+
+
+def _leaf_with(grad):
+    leaf = torch.zeros_like(grad, requires_grad=True)
+    leaf.grad = grad
+    return leaf
+
+
+def _training(compile):
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(5, 4)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+
+    return compile(step), [*model.parameters()]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_gradient_that_somebody_holds_is_not_given_out_again(name):
+    step, params = _training(gradc.compile)
+    for _ in range(4):
+        step()
+    held = [HELD[name](param.grad) for param in params]
+    copies = [each.clone() for each in held]
+    for _ in range(4):
+        step()
+    assert all(map(same_bits, held, copies))
+
+
+def test_a_gradient_that_is_given_out_again_is_as_a_new_one():
+    step, params = _training(gradc.compile)
+    other, others = _training(lambda step: step)
+    for number in range(6):
+        step(), other()
+        for param, own in zip(params, others, strict=True):
+            assert same_bits(param.grad, own.grad)
+            assert (param.grad._version, param.grad.requires_grad, vars(param.grad)) == (0, False, {})
+            if number % 2:
+                param.grad.mark = own.grad.mark = "seen"
+                param.grad.mul_(2), own.grad.mul_(2)
+                param.grad.requires_grad_(), own.grad.requires_grad_()
+
+
+def test_memory_of_a_thread_that_has_ended():
+    """It has kept tensors, and another thread holds the last gradients."""
+    step, params = _training(gradc.compile)
+    eager, others = _training(lambda step: step)
+
+    def run():
+        for _ in range(4):
+            step()
+
+    for _ in range(3):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    for _ in range(12):
+        eager()
+    assert all(map(same_bits, params, others))
+    assert all(same_bits(param.grad, own.grad) for param, own in zip(params, others, strict=True))
+
+
+def test_inference_tensors_are_new_ones():
+    compiled = gradc.compile(lambda x: x.sin().cos().neg())
+    x = torch.randn(7)
+    for _ in range(3):
+        assert not compiled(x).is_inference()
+        with torch.inference_mode():
+            assert compiled(x).is_inference()
+
+
+def test_torchs_profiler_sees_each_tensor():
+    step, params = _training(gradc.compile)
+    for _ in range(4):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        for _ in range(3):
+            step()
+    events = profile.profiler.kineto_results.experimental_event_tree()
+    sizes = []
+    while events:
+        event = events.pop()
+        events.extend(event.children)
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            sizes.append(event.extra_fields.alloc_size)
+    num_bytes = sum(4 * param.numel() for param in params)
+    assert sum(size for size in sizes if size > 0) >= 3 * num_bytes
+    assert sum(size for size in sizes if size < 0) <= -3 * num_bytes

@@ -18,24 +18,33 @@ constexpr size_t alignment = c10::gAlignment;
 constexpr size_t num_classes = small_bytes / alignment + 1;
 constexpr size_t kept_bytes = 4 * 1024 * 1024;
 
+// This thread's; null where the thread ends, and has none any more.
+template <class T>
+T* of_this_thread() {
+  thread_local bool is_gone = false;
+  struct Owner {
+    T value;
+    bool& is_gone;
+    ~Owner() {
+      is_gone = true;
+    }
+  };
+  if (is_gone) {
+    return nullptr;
+  }
+  thread_local Owner owner{{}, is_gone};
+  return &owner.value;
+}
+
 // One thread's free blocks, by size in units of the alignment. A block may be freed by another thread than made it.
 class Blocks {
  public:
   ~Blocks() {
-    is_gone() = true;
     for (auto& blocks : free_) {
       for (void* block : blocks) {
         std::free(block);
       }
     }
-  }
-
-  static Blocks* of_this_thread() {
-    if (is_gone()) {
-      return nullptr;
-    }
-    thread_local Blocks blocks;
-    return &blocks;
   }
 
   void* take(size_t size_class) {
@@ -59,11 +68,6 @@ class Blocks {
   }
 
  private:
-  static bool& is_gone() {
-    thread_local bool gone = false;
-    return gone;
-  }
-
   std::vector<std::vector<void*>> free_{num_classes};
   size_t held_ = 0;
 };
@@ -75,7 +79,7 @@ struct Header {
 
 void free_block(void* header) {
   c10::profiledCPUMemoryReporter().Delete(static_cast<char*>(header) + alignment);
-  Blocks* blocks = Blocks::of_this_thread();
+  Blocks* blocks = of_this_thread<Blocks>();
   if (!blocks || !blocks->give(header, static_cast<Header*>(header)->size_class)) {
     std::free(header);
   }
@@ -83,7 +87,7 @@ void free_block(void* header) {
 
 c10::DataPtr allocate(size_t size) {
   const size_t size_class = (size + alignment - 1) / alignment;
-  Blocks* blocks = Blocks::of_this_thread();
+  Blocks* blocks = of_this_thread<Blocks>();
   void* header = blocks ? blocks->take(size_class) : nullptr;
   if (!header) {
     header = std::aligned_alloc(alignment, (size_class + 1) * alignment);
@@ -93,6 +97,62 @@ c10::DataPtr allocate(size_t size) {
   void* data = static_cast<char*>(header) + alignment;
   c10::profiledCPUMemoryReporter().New(data, size);
   return {data, header, &free_block, c10::Device(c10::DeviceType::CPU)};
+}
+
+// One thread's small tensors that nobody holds, by size. A new one is two objects and their memory; these have both.
+class Retired {
+ public:
+  // Undefined where none of the last few is of that dtype and size.
+  at::Tensor take(const Meta& meta, size_t size) {
+    auto& tensors = tensors_[class_of(size)];
+    const size_t end = tensors.size(), begin = end < most_tried ? 0 : end - most_tried;
+    for (size_t i = end; i-- > begin;) {
+      if (tensors[i].scalar_type() == meta.dtype && tensors[i].storage().nbytes() == size) {
+        std::swap(tensors[i], tensors.back());
+        at::Tensor taken = std::move(tensors.back());
+        tensors.pop_back();
+        held_ -= size;
+        c10::profiledCPUMemoryReporter().New(taken.mutable_data_ptr(), size);
+        taken.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, 0);
+        return taken;
+      }
+    }
+    return {};
+  }
+
+  void give(at::Tensor tensor, size_t size) {
+    if (held_ + size <= most_held) {
+      c10::profiledCPUMemoryReporter().Delete(tensor.mutable_data_ptr());
+      tensor.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
+      tensors_[class_of(size)].push_back(std::move(tensor));
+      held_ += size;
+    }
+  }
+
+ private:
+  static constexpr size_t most_tried = 4;
+  static constexpr size_t most_held = 1024 * 1024;
+
+  static size_t class_of(size_t size) {
+    return (size + alignment - 1) / alignment;
+  }
+
+  std::vector<std::vector<at::Tensor>> tensors_{num_classes};
+  size_t held_ = 0;
+};
+
+// Whether the tensor is as `new_memory` made it, and nobody else holds it, its memory or its version.
+bool is_as_made(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  constexpr auto keys = plain_keys | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
+  if (tensor.use_count() != 1 || impl->autograd_meta() || impl->pyobj_slot()->load_pyobj() || !has_only(impl->key_set(), keys, 0) ||
+      impl->is_inference() || impl->version_counter().current_version() != 0 || !impl->version_counter().unique()) {
+    return false;
+  }
+  const auto& storage = tensor.storage();
+  return storage.use_count() == 1 && !storage.unsafeGetStorageImpl()->pyobj_slot()->load_pyobj() &&
+       storage.data_ptr().get_deleter() == &free_block && impl->storage_offset() == 0 &&
+      storage.nbytes() == static_cast<size_t>(tensor.numel()) * tensor.itemsize();
 }
 
 // The memory of step.reuse; undefined if somebody else holds it, too.
@@ -162,12 +222,31 @@ at::Tensor new_memory(const Meta& meta) {
   if (size > small_bytes) {
     return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
   }
+  if (auto* retired = of_this_thread<Retired>(); retired && !c10::InferenceMode::is_enabled()) {
+    if (at::Tensor tensor = retired->take(meta, size); tensor.defined()) {
+      return tensor;
+    }
+  }
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), size, allocate(size), c10::GetCPUAllocator(), /*resizable=*/true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(meta.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, 0);
   return tensor;
+}
+
+void retire(at::Tensor tensor) {
+  if (auto* retired = of_this_thread<Retired>(); retired && is_as_made(tensor)) {
+    const size_t size = tensor.storage().nbytes();
+    retired->give(std::move(tensor), size);
+  }
+}
+
+void retire(c10::IValue& slot) {
+  if (slot.isTensor()) {
+    retire(std::move(slot).toTensor());
+  }
+  slot = {};
 }
 
 at::Tensor result_memory(const Step& step, Frame& frame) {

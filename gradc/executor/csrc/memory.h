@@ -41,6 +41,12 @@ bool has_sure_strides(const Meta& meta);
 // A tensor with nothing written to it. The layout must be dense.
 at::Tensor new_memory(const Meta& meta);
 
+// Lets a tensor go. If it is one of `new_memory`'s that nobody else holds, it may be what the next `new_memory` of its layout gives.
+void retire(at::Tensor tensor);
+
+// The same of what a slot holds, which is empty then.
+void retire(c10::IValue& slot);
+
 // Where a step's one result goes, laid out as when captured and with nothing written to it: the memory of `step.reuse` if
 // nobody else holds that, else memory of its own. The layout must be dense.
 at::Tensor result_memory(const Step& step, Frame& frame);

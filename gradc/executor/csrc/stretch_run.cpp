@@ -90,7 +90,7 @@ void finish(const StretchCall& call, Frame& frame) {
     bump_version(frame.slots[slot]);
   }
   for (const Index slot : call.releases) {
-    frame.slots[slot] = {};
+    retire(frame.slots[slot]);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "optim/csrc/gradients.h"
 
 #include "csrc/listening.h"
+#include "executor/csrc/memory.h"
 #include "optim/csrc/group_step.h"
 #include "optim/csrc/names.h"
 
@@ -50,7 +51,7 @@ bool clear_gradients(PyObject* params) {
     const auto kept = py::reinterpret_borrow<py::object>(param); // what dies may run Python
     const at::Tensor& leaf = THPVariable_Unpack(param);
     if (leaf.grad().defined()) {
-      const at::Tensor dies_here = std::exchange(leaf.mutable_grad(), at::Tensor());
+      retire(std::exchange(leaf.mutable_grad(), at::Tensor()));
     }
   }
   return true;
