@@ -174,7 +174,7 @@ def training(model: str, way: Way) -> Training:
             value = loss()
             value.backward()
             optimizer.step()
-            return value
+            return value.detach()
 
         return way.compile_step(step)
 

@@ -176,11 +176,19 @@ def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: An
     """
     if gradient is not None or retain_graph or create_graph or inputs is not None:
         return False
+    return native.is_built() and _is_left_to_torch() and native.extension.backward_of_segments(tensor)
+
+
+def straight_loss() -> Any:
+    """What joins a region's forward with the backward behind it (gradc._C.StraightLoss); None without the extension."""
+    return native.extension.StraightLoss(torch.Tensor.backward, _is_left_to_torch) if native.is_built() else None
+
+
+def _is_left_to_torch() -> bool:
+    """True where a pass goes through torch's own Python and engine, which nobody captures, counts or has replaced."""
     setting = present()
     is_captured = not setting.only_between_segments if setting.is_on else is_suspended()  # or counted
-    if is_captured or is_compiled_autograd_enabled() or not is_backward_torchs(_entries):
-        return False
-    return native.is_built() and native.extension.backward_of_segments(tensor)
+    return not is_captured and not is_compiled_autograd_enabled() and is_backward_torchs(_entries)
 
 
 def _left_out() -> Eagerly:

@@ -34,6 +34,7 @@ from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
 from gradc.torch_private.dynamo import code_of
+from gradc.torch_private.dynamo_patches import joint_of
 from gradc.torch_private.modes import without_functions_of_subclasses
 from gradc.torch_private.subclasses import is_subclass
 
@@ -60,6 +61,7 @@ class Backend:
         patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
+        joint = joint_of(graph)
         graph, attributes = lift_attributes(graph)
         graph, leaves = lift_leaves(graph)
         compiled, options = _as_captured(graph, inputs), self.compile_options
@@ -70,7 +72,7 @@ class Backend:
             refused = _what_inference_tensors_forbid(region, taken)
             if any(leaves.are_shared):
                 _refuse_writes_beside_leaves(region, floats.without(leaves.are_shared))
-            compiled = _guarded(region, floats, graph, compiled, options, refused)
+            compiled = _guarded(region, floats, graph, compiled, options, refused, joint)
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -121,6 +123,7 @@ def _guarded(
     eagerly: Callable[..., Any],
     options: CompileOptions,
     refused: str,
+    joint: tuple[Any, int],
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve; ``refused``: what is so out of inference mode."""
     are_hooks_forbidden = forbids_hooks(graph)
@@ -145,7 +148,7 @@ def _guarded(
         return eagerly(*inputs)
 
     slow = torch.compiler.disable(call)
-    return slow if floats.kept is not None or refused or are_hooks_forbidden else region.guarded(slow)
+    return slow if floats.kept is not None or refused or are_hooks_forbidden else region.guarded(slow, *joint)
 
 
 def _what_inference_tensors_forbid(region: Region, inputs: Sequence[Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
-from gradc.compiled_autograd.entry import INTERCEPT, run_segments
+from gradc.compiled_autograd.entry import INTERCEPT, run_segments, straight_loss
 from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
@@ -60,6 +60,7 @@ def patches() -> Patches:
             dynamo.break_graph_where_inference_tensors_are_saved(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.calculate_with_integers_in_python(is_ours),
+            dynamo.join_losses(is_ours, straight_loss),
             dynamo.keep_effects_of_python(is_ours),
             dynamo.keep_functions_compiled(is_ours),
             dynamo.keep_marks_of_functions(is_ours),

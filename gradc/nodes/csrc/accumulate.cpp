@@ -116,6 +116,22 @@ bool take_first(AccumulateGrad& node, at::Tensor& grad) {
   return true;
 }
 
+// The same for a leaf to which no node leads. Nobody makes one meanwhile: that takes the same lock.
+bool take_first_without_node(const at::Tensor& leaf, at::Tensor& grad) {
+  auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  const bool is_like = has_plain_keys(leaf) && grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype() && !meta->grad_dtype_;
+  if (!is_like || !is_new(grad) || !torch::autograd::utils::obeys_layout_contract(grad, leaf)) {
+    return false;
+  }
+  const std::lock_guard lock(meta->mutex_);
+  if (meta->grad_.defined() || !meta->grad_accumulator_.expired()) {
+    return false;
+  }
+  grad.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(false);
+  meta->grad_ = std::move(grad);
+  return true;
+}
+
 void give(AccumulateGrad& leaf, at::Tensor grad) {
   if (take_first(leaf, grad)) {
     return;
@@ -125,7 +141,36 @@ void give(AccumulateGrad& leaf, at::Tensor grad) {
   leaf(std::move(alone));
 }
 
+// As the engine checks what a node gives; it may cast or sum it.
+void check(const torch::autograd::edge_list& edges, variable_list& grads, const std::string& name) {
+  const auto is_good = [&](const auto& edge, const at::Tensor& grad) {
+    return !grad.defined() || !edge.function || is_taken_as_is(grad, edge.function->input_metadata(edge.input_nr));
+  };
+  if (!std::equal(edges.begin(), edges.end(), grads.begin(), is_good)) {
+    torch::autograd::validate_outputs(edges, grads, [&](const std::string& text) { return name + ": " + text; });
+  }
+}
+
 } // namespace
+
+bool is_unwatched_leaf(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (!meta || !meta->requires_grad_ || meta->grad_fn_ || meta->is_view_ || !meta->hooks_.empty() || meta->post_acc_grad_hooks_) {
+    return false;
+  }
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  return tensor.is_cpu() && (!node || !has_hooks(*node));
+}
+
+void give_to_leaf(const at::Tensor& leaf, at::Tensor grad) {
+  if (take_first_without_node(leaf, grad)) {
+    return;
+  }
+  const torch::autograd::edge_list edges{torch::autograd::impl::gradient_edge(leaf)};
+  variable_list grads{std::move(grad)};
+  check(edges, grads, "gradc::Segment");
+  give(static_cast<AccumulateGrad&>(*edges.front().function), std::move(grads.front()));
+}
 
 bool leads_to_unwatched_leaves(const Node& node) {
   using Held = std::pair<const Node*, size_t>; // with the number of those that hold it
@@ -150,13 +195,8 @@ bool leads_to_unwatched_leaves(const Node& node) {
 }
 
 void give_to_leaves(Node& node, variable_list grads) {
-  const auto is_good = [&](const auto& edge, const at::Tensor& grad) {
-    return !grad.defined() || !edge.function || is_taken_as_is(grad, edge.function->input_metadata(edge.input_nr));
-  };
   const auto& edges = node.next_edges();
-  if (!std::equal(edges.begin(), edges.end(), grads.begin(), is_good)) {
-    torch::autograd::validate_outputs(edges, grads, [&](const std::string& text) { return node.name() + ": " + text; });
-  }
+  check(edges, grads, node.name());
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i].defined() && edges[i].function) {
       give(static_cast<AccumulateGrad&>(*edges[i].function), std::move(grads[i]));

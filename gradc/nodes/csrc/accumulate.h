@@ -21,6 +21,12 @@ bool leads_to_unwatched_leaves(const torch::autograd::Node& node);
 // Gives such leaves their gradients where the engine does not run, after the engine's own checks.
 void give_to_leaves(torch::autograd::Node& node, torch::autograd::variable_list grads);
 
+// Whether nothing would see the gradient of such a leaf arrive: it has no hooks, and nor has its node, where something holds one.
+bool is_unwatched_leaf(const at::Tensor& tensor);
+
+// Gives an unwatched leaf its gradient where the engine does not run, without a node where nothing holds one.
+void give_to_leaf(const at::Tensor& leaf, at::Tensor grad);
+
 // Puts the edges back that this thread hides. To be called before a backward pass begins inside another, and before a segment runs.
 void show_hidden_edges();
 

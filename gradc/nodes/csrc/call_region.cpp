@@ -45,11 +45,6 @@ std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, cons
   return values;
 }
 
-std::vector<c10::IValue> run_without_gil(const Plan& plan, std::vector<c10::IValue> inputs) {
-  const pybind11::gil_scoped_release no_gil;
-  return run(plan, std::move(inputs));
-}
-
 void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IValue>& primals) {
   torch::autograd::edge_list edges;
   edges.reserve(node.layout().exits.size());
@@ -156,12 +151,16 @@ bool is_watched(const std::vector<c10::IValue>& primals) {
          });
 }
 
-Called call_region(
+std::vector<c10::IValue> run_forward(const RegionLayout& region, std::vector<c10::IValue> primals) {
+  const pybind11::gil_scoped_release no_gil;
+  return run(*region.forward, std::move(primals));
+}
+
+Nodes hang_on_nodes(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
+    const std::vector<c10::IValue>& values,
     const std::vector<int64_t>& shapes) {
-  RECORD_USER_SCOPE("gradc: forward of " + region->name);
-  auto values = run_without_gil(*region->forward, primals);
   Nodes nodes;
   nodes.reserve(region->segments.size());
   const auto symbols = read_symbols(region->symbols, primals);
@@ -175,6 +174,16 @@ Called call_region(
     save_tensors(*node, is_own, primals, values, has_hooks);
     nodes.push_back(std::move(node));
   }
+  return nodes;
+}
+
+Called call_region(
+    const std::shared_ptr<const RegionLayout>& region,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<int64_t>& shapes) {
+  RECORD_USER_SCOPE("gradc: forward of " + region->name);
+  auto values = run_forward(*region, primals);
+  auto nodes = hang_on_nodes(region, primals, values, shapes);
   return {std::move(values), std::move(nodes)};
 }
 

@@ -22,6 +22,16 @@ struct Called {
   Nodes segments;
 };
 
+// The forward plan's values.
+std::vector<c10::IValue> run_forward(const RegionLayout& region, std::vector<c10::IValue> primals);
+
+// Hangs the values on nodes, one per segment.
+Nodes hang_on_nodes(
+    const std::shared_ptr<const RegionLayout>& region,
+    const std::vector<c10::IValue>& primals,
+    const std::vector<c10::IValue>& values,
+    const std::vector<int64_t>& shapes);
+
 // Runs the forward and builds the nodes. `shapes` are the bound shape values of this call (static regions have none).
 Called call_region(
     const std::shared_ptr<const RegionLayout>& region,

@@ -48,6 +48,11 @@ void SavedTranspose::share_version(const at::Tensor& tensor) const {
   torch::autograd::impl::set_version_counter(tensor, version_);
 }
 
+void refuse_other_version(const at::Tensor& tensor, bool has_history, uint32_t saved_version) {
+  const auto version = torch::autograd::impl::version_counter(tensor).current_version();
+  TORCH_CHECK(version == saved_version, error_text(tensor, has_history, version, saved_version));
+}
+
 at::Tensor transpose_below_autograd(const at::Tensor& matrix) {
   const at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor transposed = at::t(matrix);

@@ -40,6 +40,9 @@ class SavedTranspose {
   bool has_history_ = false;
 };
 
+// Throws torch's error if the tensor was written into since its version was the saved one.
+void refuse_other_version(const at::Tensor& tensor, bool has_history, uint32_t saved_version);
+
 // The same as a tensor of the matrix's version, where something is to see it.
 at::Tensor transpose_below_autograd(const at::Tensor& matrix);
 

@@ -279,17 +279,7 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   if (!keeps_graph) {
     release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
   }
-  auto results = run(*backward.plan, std::move(inputs));
-  variable_list grads;
-  grads.reserve(results.size());
-  for (auto& result : results) {
-    at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
-    grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
-  }
-  for (const auto position : backward.views) {
-    grads[position] = at::alias(grads[position]);
-  }
-  return grads;
+  return gradients_of(run(*backward.plan, std::move(inputs)), backward);
 }
 
 // Of what hooks packed, each is unpacked where the node that saved it runs, as in eager: they may keep less memory than the tensors.
@@ -319,6 +309,19 @@ WalkedRun::~WalkedRun() {
 
 const WalkedRun* WalkedRun::of(const SegmentNode& segment) {
   return walked_here && walked_here->segment_ == &segment ? walked_here : nullptr;
+}
+
+variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackward& backward) {
+  variable_list grads;
+  grads.reserve(results.size());
+  for (auto& result : results) {
+    at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
+    grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
+  }
+  for (const auto position : backward.views) {
+    grads[position] = at::alias(grads[position]);
+  }
+  return grads;
 }
 
 bool consists_of_segments(const std::vector<at::Tensor>& roots) {

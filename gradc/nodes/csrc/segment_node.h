@@ -110,6 +110,9 @@ struct SegmentNode : torch::autograd::Node {
   bool is_hidden_released_ = false;
 };
 
+// What a compiled backward's plan gave, as a node gives it to the engine.
+torch::autograd::variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackward& backward);
+
 // Whether a backward pass from these roots meets segments and leaves only. False where that takes long to tell.
 bool consists_of_segments(const std::vector<at::Tensor>& roots);
 

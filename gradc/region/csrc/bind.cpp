@@ -4,6 +4,7 @@
 #include "csrc/convert.h"
 #include "nodes/csrc/call_region.h"
 #include "region/csrc/direct.h"
+#include "region/csrc/straight_loss.h"
 #include "region/csrc/region_spec.h"
 
 #include <pybind11/stl.h>
@@ -73,7 +74,15 @@ void bind_region(py::module_& module) {
       .def(
           "direct",
           make_direct,
-          "(outputs, slow path, which are leaves, which have no hooks) -> a builtin function from primals to a tuple.");
+          "(outputs, slow path, which are leaves, which have no hooks, which output goes straight to backward, and where) -> a builtin "
+          "function from primals to a tuple.",
+          py::arg("outputs"),
+          py::arg("slow"),
+          py::arg("leaves"),
+          py::arg("unheard"),
+          py::arg("joint") = py::none(),
+          py::arg("loss") = 0);
+  bind_straight_loss(module);
 }
 
 } // namespace gradc

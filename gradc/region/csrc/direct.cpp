@@ -1,10 +1,12 @@
 #include "region/csrc/direct.h"
 
 #include "csrc/convert.h"
+#include "csrc/listening.h"
 #include "csrc/spec.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/call_region.h"
 #include "nodes/csrc/hooks.h"
+#include "nodes/csrc/joint_call.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
@@ -36,6 +38,8 @@ struct DirectCall {
   py::object slow;
   std::vector<size_t> leaves;
   std::vector<size_t> unheard;
+  std::shared_ptr<const StraightLoss> joint; // null where no output goes straight to backward
+  size_t loss = 0; // of the values
 };
 
 DirectOutput read_output(const py::handle& specification) {
@@ -50,6 +54,14 @@ DirectOutput read_output(const py::handle& specification) {
 PyObject* make_view(const DirectOutput& output, const at::Tensor& base) {
   THPObjectPtr argument(THPVariable_Wrap(base));
   return PyObject_CallOneArg(output.object.ptr(), argument.get());
+}
+
+// Whether calls may be joint, whose output with that number goes straight to backward. A view's history would be looked at.
+bool may_be_joint(const RegionLayout& region, const std::vector<DirectOutput>& outputs, size_t loss) {
+  using Kind = DirectOutput::Kind;
+  const auto is_view = [](const DirectOutput& output) { return output.kind == Kind::view; };
+  return loss < outputs.size() && outputs[loss].kind == Kind::value && std::none_of(outputs.begin(), outputs.end(), is_view) &&
+      JointCall::may_be(region, outputs[loss].position);
 }
 
 // A new reference; null with a Python error set.
@@ -116,6 +128,27 @@ bool is_recording_forbidden(const RegionLayout& region) {
   return !region.segments.empty() && c10::InferenceMode::is_enabled();
 }
 
+// Whether this call's backward comes right behind it.
+bool is_joint(const DirectCall& direct) {
+  return direct.joint && direct.joint->is_on() && !is_anybody_listening();
+}
+
+// A new reference.
+PyObject* make_outputs(const DirectCall& direct, const std::vector<c10::IValue>& inputs, const std::vector<c10::IValue>& values) {
+  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
+  if (!results) {
+    throw python_error();
+  }
+  for (size_t i = 0; i < direct.outputs.size(); ++i) {
+    PyObject* made = make_output(direct.outputs[i], inputs, values, results.get());
+    if (made == nullptr) {
+      throw python_error();
+    }
+    PyTuple_SET_ITEM(results.get(), i, made);
+  }
+  return results.release();
+}
+
 // The tensors of a tuple; undefined ones for the rest.
 torch::autograd::variable_list tensors_of(PyObject* tuple) {
   torch::autograd::variable_list tensors;
@@ -139,19 +172,15 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
       !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
+  if (is_joint(direct)) {
+    auto values = run_forward(*direct.region, inputs);
+    THPObjectPtr results(make_outputs(direct, inputs, values));
+    JointCall::wait(JointCall(direct.region, std::move(inputs), std::move(values), direct.loss));
+    return results.release();
+  }
   const auto made_before = made_nodes(*direct.region, inputs);
   const auto [values, segments] = call_region(direct.region, inputs, {});
-  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
-  if (!results) {
-    throw python_error();
-  }
-  for (size_t i = 0; i < direct.outputs.size(); ++i) {
-    PyObject* made = make_output(direct.outputs[i], inputs, values, results.get());
-    if (made == nullptr) {
-      throw python_error();
-    }
-    PyTuple_SET_ITEM(results.get(), i, made);
-  }
+  THPObjectPtr results(make_outputs(direct, inputs, values));
   if (!made_before.empty()) {
     put_in_order(*direct.region, made_before, segments, tensors_of(results.get()), start);
   }
@@ -169,12 +198,21 @@ py::object make_direct(
     const py::list& outputs,
     py::object slow,
     std::vector<size_t> leaves,
-    std::vector<size_t> unheard) {
-  auto direct = std::make_unique<DirectCall>(
-      DirectCall{std::move(region), {}, std::move(slow), std::move(leaves), std::move(unheard)});
+    std::vector<size_t> unheard,
+    std::shared_ptr<const StraightLoss> joint,
+    size_t loss) {
+  auto direct = std::make_unique<DirectCall>();
+  direct->slow = std::move(slow);
+  direct->leaves = std::move(leaves);
+  direct->unheard = std::move(unheard);
   for (const py::handle output : outputs) {
     direct->outputs.push_back(read_output(output));
   }
+  if (joint && may_be_joint(*region, direct->outputs, loss)) {
+    direct->joint = std::move(joint);
+    direct->loss = direct->outputs[loss].position;
+  }
+  direct->region = std::move(region);
   const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {
     delete static_cast<DirectCall*>(PyCapsule_GetPointer(held, nullptr));
   }));

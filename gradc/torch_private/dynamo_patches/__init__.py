@@ -68,6 +68,7 @@ from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrenc
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
 from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
+from gradc.torch_private.dynamo_patches.straight_losses import join_losses, joint_of
 from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
 from gradc.torch_private.dynamo_patches.sums import add_up_as_python_does
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
@@ -123,6 +124,8 @@ __all__ = [
     "guard_where_functions_raise",
     "keep_effects_of_python",
     "keep_functions_compiled",
+    "join_losses",
+    "joint_of",
     "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_the_order_of_sets",

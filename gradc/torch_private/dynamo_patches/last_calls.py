@@ -22,6 +22,7 @@ from torch._dynamo.variables import LazyVariableTracker, TensorVariable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradc.torch_private.dynamo_patches.straight_losses import begin_joint_if_dropped
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 _TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves on the stack, where it is no value that is known
@@ -44,8 +45,10 @@ def end_in_the_same_frame(is_ours: IsOurs) -> Patch:
         def create_call_resume_at(self: Any, inst: Any, metadata: Any) -> Any:
             rest = _rest_from(self, inst) if is_ours(self.output.compiler_fn) and _is_plain(self, metadata) else []
             if not rest or not _Reader(self).computes_nothing(rest):
+                begin_joint_if_dropped(self, _all_behind(self, inst), may_be_read=False)
                 return original(self, inst, metadata)
             self.instruction_pointer = None
+            begin_joint_if_dropped(self, rest, may_be_read=True)
             return [*_with_variables(metadata[0].locals_names, len(self.stack)), *rest]
 
         return create_call_resume_at
@@ -84,6 +87,13 @@ def _rest_from(translator: Any, first: Any) -> list[Any]:
     for inst in copies.values():
         inst.target = copies.get(inst.target)
     return [*copies.values()]
+
+
+def _all_behind(translator: Any, first: Any) -> list[Any]:
+    """What may run from there on, or be handled there; all, where something jumps back."""
+    instructions, place_of = translator.instructions, translator.indexof
+    jumps_back = any(inst.target is not None and place_of[inst.target] <= place_of[inst] for inst in instructions)
+    return instructions if jumps_back else instructions[place_of[first] :]
 
 
 def _with_variables(places: dict[str, int], num_values: int) -> list[Any]:
