@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,22 @@ def no_hooks() -> extension.NoHooks | None:
     return extension.NoHooks() if is_built() else None
 
 
-def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
 def tell_of_replaced_kernels(are_replaced: bool) -> None:
     if is_built():
         extension.tell_of_replaced_kernels(are_replaced)
 
 
+def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
     """A guard for what was read of classes: ``look`` is asked of one that has changed; None without the extension."""
     return extension.SameClasses(look) if is_built() else None
+
+
+def same_objects(look: Callable[[dict[str, Any]], bool], variables: dict[str, Any]) -> extension.SameObjects | None:
+    """A guard for what is reached from a frame's variables and globals: ``look`` is asked where something changed.
+
+    None without the extension, and where Python does not tell whether a dictionary is as it was.
+    """
+    return extension.SameObjects(look, variables) if is_built() and sys.version_info < (3, 12) else None
 
 
 def callback_to(wrapped: Any, backend: Any) -> Any:

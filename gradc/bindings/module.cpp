@@ -44,6 +44,7 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_capture(module);
   gradc::bind_replay(module);
   gradc::bind_guards(module);
+  gradc::bind_object_guards(module);
   gradc::bind_callbacks(module);
   gradc::bind_entering(module);
   gradc::bind_leaves(module);

@@ -10,5 +10,6 @@ void bind_class_guards(pybind11::module_& module);
 void bind_entering(pybind11::module_& module);
 void bind_guards(pybind11::module_& module);
 void bind_leaves(pybind11::module_& module);
+void bind_object_guards(pybind11::module_& module);
 
 } // namespace gradc

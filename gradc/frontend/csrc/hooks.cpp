@@ -4,6 +4,7 @@
 // where the dictionaries were, and looks them up again where that may have changed. A pointer kept from a dictionary is used
 // only after that dictionary's version tag was seen to be the same: no two states of any dictionaries share a tag, so what the
 // dictionary holds is alive and in place. From the root down, with the GIL held.
+#include "csrc/dict_versions.h"
 #include "frontend/csrc/bind.h"
 
 #include <memory>
@@ -14,15 +15,6 @@ namespace py = pybind11;
 
 namespace gradc {
 namespace {
-
-// Python 3.12 has watchers instead, and no longer promises the tag: there, everything is looked up each time.
-uint64_t version_of(PyObject* dict) {
-#if PY_VERSION_HEX < 0x030C0000
-  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-#else
-  return 0;
-#endif
-}
 
 // What was looked up in one dictionary.
 class Known {

@@ -65,10 +65,11 @@ from gradc.torch_private.dynamo_patches.process_state import set_process_state_e
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.random_numbers import take_drawn_numbers
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
+from gradc.torch_private.dynamo_patches.same_objects import guard_objects_at_once
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
-from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
 from gradc.torch_private.dynamo_patches.straight_losses import join_losses, joint_of
+from gradc.torch_private.dynamo_patches.streams import leave_streams_to_python
 from gradc.torch_private.dynamo_patches.subclasses import take_data_of_subclasses
 from gradc.torch_private.dynamo_patches.sums import add_up_as_python_does
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
@@ -114,6 +115,7 @@ __all__ = [
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
     "guard_module_hooks",
+    "guard_objects_at_once",
     "guard_order_of_written_dictionaries",
     "guard_process_groups",
     "guard_registered_classes",
@@ -122,10 +124,10 @@ __all__ = [
     "guard_what_is_missing",
     "guard_what_is_told_apart",
     "guard_where_functions_raise",
-    "keep_effects_of_python",
-    "keep_functions_compiled",
     "join_losses",
     "joint_of",
+    "keep_effects_of_python",
+    "keep_functions_compiled",
     "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_the_order_of_sets",

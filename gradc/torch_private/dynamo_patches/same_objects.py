@@ -1,0 +1,237 @@
+"""One guard for the modules, dictionaries and parameters that a compiled function reads, in place of a walk through them.
+
+Dynamo guards what it met by the way that led there: for each parameter of a model a lookup of its module, of that one's
+dictionary, of the dictionary of parameters, and so on. At each call that takes longer than a small layer's kernels. Here a
+tree of Dynamo's guards is cut: what stands in dictionaries, which tell by their version whether they were written into, goes to
+the one guard, which asks the whole tree where anything is not as it saw it. Everything else stays with Dynamo: the arguments,
+lists, sizes that change.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._C._dynamo import guards as of_dynamo
+from torch._dynamo.guards import CheckFunctionManager, GuardManagerWrapper
+
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.patches import Method, Patch, Replace
+
+MakeGuard = Callable[[Callable[[dict[str, Any]], bool], dict[str, Any]], Any]
+
+_FEWEST = 4  # objects that are worth another guard
+
+# The leaf guards of Dynamo's that hold as long as what the one guard watches is as it was.
+_OF_IDENTITY = {"ID_MATCH", "NONE_MATCH", "NOT_NONE", "TRUE_MATCH", "FALSE_MATCH"}
+_OF_OBJECTS = {*_OF_IDENTITY, "TYPE_MATCH"}
+_HELD_BY = {
+    "constant": {*_OF_OBJECTS, "EQUALS_MATCH"},
+    "dictionary": {*_OF_OBJECTS, "DICT_CONTAINS", "DICT_LENGTH", "DICT_VERSION"},
+    "nothing": _OF_IDENTITY,
+    "tensor": {"TENSOR_MATCH"},
+    "tuple": {*_OF_OBJECTS, "LENGTH_CHECK"},
+    "type": _OF_OBJECTS,
+}
+_CONSTANTS = (int, float, str, bool, bytes, type(None), types.CodeType)
+_VARIABLES = ("local", "global")
+
+
+def guard_objects_at_once(make_guard: MakeGuard) -> Patch:
+    """``make_guard`` makes the guard, of the guards that it asks and the function's globals; None where there can be none."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def compile_guards(self: Any, builder: Any, *others: Any) -> None:
+            original(self, builder, *others)
+            if is_compiling_for_gradc():
+                _cut(self.guard_manager, builder.scope["G"], make_guard)
+
+        return compile_guards
+
+    return Patch(
+        "guard_objects_at_once",
+        "At each call Dynamo walks to every parameter again, by way of modules and dictionaries in which nothing has changed.",
+        (
+            Replace(CheckFunctionManager, "compile_check_fn", make),
+            Replace(GuardManagerWrapper, "check_verbose", _make_check_verbose),
+        ),
+    )
+
+
+def _make_check_verbose(original: Method) -> Method:
+    """Why guards fail, the whole tree tells. It looks at the state of the thread, which the one guard took for known."""
+
+    @functools.wraps(original)
+    def check_verbose(self: Any, variables: Any) -> Any:
+        if (whole := self.__dict__.get("gradc_whole")) is None:
+            return original(self, variables)
+        self.gradc_guard.forget()
+        return whole.check_verbose(variables)
+
+    return check_verbose
+
+
+def _cut(guards: Any, variables: dict[str, Any], make_guard: MakeGuard) -> None:
+    whole = guards.root
+    guard = make_guard(whole.check, variables)
+    if guard is None:
+        return
+    tree = _Tree()
+    tree.visit_root(whole)
+    if tree.num_left_out < _FEWEST:
+        return
+    tree.tell(guard)
+    guards.root = whole.clone_manager(lambda manager: manager.get_source() in tree.kept)
+    guards.root.add_lambda_guard(guard, ["what was read of modules and dictionaries is as it was"], None)
+    guards.gradc_whole, guards.gradc_guard = whole, guard
+
+
+@dataclasses.dataclass
+class _Step:
+    """One object on the way: how it is found from the one before, and what is watched of it."""
+
+    by: str
+    origin: _Step | None
+    key: Any
+    watched: str
+    is_needed: bool = False
+
+    def need(self) -> None:
+        step: _Step | None = self
+        while step is not None and not step.is_needed:
+            step.is_needed, step = True, step.origin
+
+
+class _Tree:
+    """Sorts Dynamo's guards into those that stay, by their source, and those that the one guard answers for.
+
+    Attributes:
+        kept: the sources of what stays, and of what leads there.
+        num_left_out: how many objects Dynamo looks at no longer.
+    """
+
+    def __init__(self) -> None:
+        self.kept: set[str] = set()
+        self.num_left_out = 0
+        self._steps: list[_Step] = []
+
+    def visit_root(self, root: Any) -> None:
+        self.kept.add(root.get_source())
+        for accessor, manager in _ways(root):
+            match type(accessor).__name__:
+                case "FrameLocalsGuardAccessor" if (name := _variable(manager.get_source())) is not None:
+                    self._visit(manager, "local", None, name)
+                case "GlobalsGuardAccessor":
+                    self.kept.add(manager.get_source())
+                    for inner, variable in _ways(manager):
+                        if isinstance(inner, of_dynamo.DictGetItemGuardAccessor):
+                            self._visit(variable, "global", None, _argument(inner))
+                        else:
+                            self._keep(variable)
+                case _:
+                    self._keep(manager)
+
+    def tell(self, guard: Any) -> None:
+        numbers: dict[int, int] = {}
+        for step in self._steps:
+            if step.is_needed:
+                origin = 0 if step.origin is None else numbers[id(step.origin)]
+                numbers[id(step)] = guard.add(step.by, origin, step.key, step.watched)
+
+    def _visit(self, manager: Any, by: str, origin: _Step | None, key: Any) -> bool:
+        """Whether the one guard answers for all that is guarded there."""
+        leaves = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}
+        step = _Step(by, origin, key, _watched(manager, leaves, by))
+        self._steps.append(step)
+        kind = manager.get_type_of_guarded_value()
+        are_left_out = [self._follow(step, kind, *way) for way in _ways(manager)]
+        is_held = leaves <= _HELD_BY[step.watched] and (step.watched != "tensor" or by in ("item", "value at"))
+        if not is_held or not all(are_left_out) or (by in _VARIABLES and not are_left_out):
+            self.kept.add(manager.get_source())
+            return False
+        self.num_left_out += 1
+        step.need()
+        return True
+
+    def _follow(self, step: _Step, kind: type, accessor: Any, manager: Any) -> bool:
+        """What lies behind one object of the kind; see ``_visit``."""
+        match accessor:
+            case of_dynamo.GetGenericDictGuardAccessor() if step.watched == "type":
+                return self._visit(manager, "dict", step, None)
+            case of_dynamo.DictGetItemGuardAccessor() if step.watched == "dictionary" and _argument(accessor) is not None:
+                return self._visit(manager, "item", step, _argument(accessor))
+            case (str() as by, int() as place) if step.watched == "dictionary":
+                return self._visit(manager, by, step, place)
+            case of_dynamo.GetAttrGuardAccessor() if kind is types.ModuleType:
+                return self._visit(manager, "attribute", step, _argument(accessor))
+            case of_dynamo.ClosureGuardAccessor() if kind is types.FunctionType:
+                return self._visit(manager, "closure", step, None)
+            case of_dynamo.CodeGuardAccessor() if kind is types.FunctionType:
+                return self._visit(manager, "code", step, None)
+            case of_dynamo.TupleGetItemGuardAccessor() if step.by == "closure":
+                return self._visit(manager, "cell", step, _number(accessor))
+            case of_dynamo.GetAttrGuardAccessor() if kind is types.CellType and _argument(accessor) == "cell_contents":
+                return self._visit(manager, "contents", step, None)
+        return self._keep(manager)
+
+    def _keep(self, manager: Any) -> bool:
+        """Leave all of it with Dynamo."""
+        self.kept.add(manager.get_source())
+        for _, below in _ways(manager):
+            self._keep(below)
+        return False
+
+
+def _watched(manager: Any, leaves: set[str], by: str) -> str:
+    kind = manager.get_type_of_guarded_value()
+    if issubclass(kind, torch.Tensor):
+        return "tensor"
+    if kind is dict or (kind is collections.OrderedDict and not isinstance(manager, of_dynamo.DictGuardManager)):
+        return "dictionary"  # an OrderedDict may change its order, which leaves the version as it is
+    if by == "closure":
+        return "tuple"
+    if kind in _CONSTANTS:
+        return "constant"
+    return "type" if "TYPE_MATCH" in leaves or manager.get_accessors() else "nothing"
+
+
+def _ways(manager: Any) -> Iterator[tuple[Any, Any]]:
+    """What stands below: (accessor, guards); of the entries of a dictionary in their order, (("key at", place), guards)."""
+    yield from zip(manager.get_accessors(), manager.get_child_managers(), strict=True)
+    if isinstance(manager, of_dynamo.DictGuardManager):
+        for place, entry in manager.get_key_value_managers().items():
+            ways = ("key at", place), ("value at", place)
+            yield from ((way, below) for way, below in zip(ways, entry, strict=True) if below is not None)
+
+
+def _argument(accessor: Any) -> str | None:
+    """``DictGetItemGuardAccessor('weight')`` -> "weight"; ``GetAttrGuardAccessor(F)`` -> "F"; None if it is no name."""
+    text = accessor.repr().partition("(")[2][:-1]
+    if isinstance(accessor, of_dynamo.GetAttrGuardAccessor):
+        return text
+    return _name(text)
+
+
+def _number(accessor: Any) -> int:
+    """``TupleGetItemGuardAccessor(2)`` -> 2."""
+    return int(accessor.repr().partition("(")[2][:-1])
+
+
+def _variable(source: str) -> str | None:
+    """``L['x']`` -> "x"."""
+    return _name(source[2:-1]) if source.startswith("L[") else None
+
+
+def _name(text: str) -> str | None:
+    try:
+        found = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
