@@ -253,3 +253,18 @@ def test_backward_of_the_users() -> None:
     finally:
         Tensor.backward = original
     assert calls == [True, True]
+
+
+def test_a_complex_loss() -> None:
+    """It has no gradient that goes without saying."""
+    weight = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+
+    def step(x: Tensor) -> None:
+        (weight * x).sum().backward()
+
+    compiled = gradc.compile(step)
+    for _ in range(4):
+        for run in (compiled, step):
+            with pytest.raises(RuntimeError, match="real scalar"):
+                run(torch.ones(3))
+    assert weight.grad is None

@@ -1,6 +1,7 @@
 #include "nodes/csrc/joint_call.h"
 
 #include "csrc/plain.h"
+#include "executor/csrc/memory.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/call_region.h"
 #include "nodes/csrc/saved_transpose.h"
@@ -21,6 +22,18 @@ thread_local std::optional<JointCall> waiting_here;
 
 uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : torch::autograd::impl::version_counter(tensor).current_version();
+}
+
+// The gradient of a loss.
+at::Tensor one_for(const at::Tensor& loss) {
+  const auto dtype = loss.scalar_type();
+  if (loss.dim() != 0 || (dtype != at::kFloat && dtype != at::kDouble)) {
+    return at::ones_like(loss, {}, at::MemoryFormat::Preserve);
+  }
+  at::Tensor one = new_memory({dtype, {}, {}, 0});
+  void* place = one.mutable_data_ptr();
+  dtype == at::kFloat ? void(*static_cast<float*>(place) = 1) : void(*static_cast<double*>(place) = 1);
+  return one;
 }
 
 } // namespace
@@ -46,11 +59,11 @@ JointCall::JointCall(
 }
 
 bool JointCall::run() {
-  if (!is_plain(loss()) || !loss().is_cpu() || !leads_to_unwatched_leaves()) {
+  if (!is_plain(loss()) || !loss().is_cpu() || !loss().is_floating_point() || !leads_to_unwatched_leaves()) {
     return false;
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor one = at::ones_like(loss(), {}, at::MemoryFormat::Preserve);
+  const at::Tensor one = one_for(loss());
   const std::vector<bool> needed(layout().exits.size(), true);
   Key key = make_key(region_->forced_autocast, {one}, layout().entries.size(), needed);
   const auto found = region_->backwards.front().find(complete(std::move(key), !layout().shared.empty(), {}));

@@ -30,14 +30,15 @@ bool is_usual_root(const at::Tensor& root) {
 
 } // namespace
 
+bool may_begin_without_python() {
+  return torch::autograd::get_current_graph_task_id() == -1 && unsupported_mode().empty() && !is_anybody_listening() && !is_forked();
+}
+
 bool backward_of_segments(PyObject* root) {
-  if (!THPVariable_CheckExact(root) || !is_usual_root(THPVariable_Unpack(root)) || is_forked()) {
+  if (!THPVariable_CheckExact(root) || !is_usual_root(THPVariable_Unpack(root)) || !may_begin_without_python()) {
     return false;
   }
   const at::Tensor tensor = THPVariable_Unpack(root);
-  if (torch::autograd::get_current_graph_task_id() != -1 || !unsupported_mode().empty() || is_anybody_listening()) {
-    return false;
-  }
   const auto edge = torch::autograd::impl::gradient_edge(tensor);
   auto* segment = dynamic_cast<SegmentNode*>(edge.function.get());
   if (!segment) {

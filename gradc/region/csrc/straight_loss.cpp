@@ -1,11 +1,9 @@
 #include "region/csrc/straight_loss.h"
 
-#include "csrc/ambient.h"
-#include "csrc/listening.h"
+#include "csrc/builtin.h"
 #include "nodes/csrc/joint_call.h"
+#include "nodes/csrc/run_segments.h"
 
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <utility>
@@ -18,25 +16,15 @@ StraightLoss::StraightLoss(py::object torchs, py::function may_run)
     : torchs_(std::move(torchs)), code_(torchs_.attr("__code__")), may_run_(std::move(may_run)) {}
 
 py::object StraightLoss::begin() {
-  static PyMethodDef method = {"gradc_backward", &StraightLoss::call, METH_O, nullptr};
-  using Held = std::shared_ptr<const StraightLoss>;
-  const py::capsule capsule(new Held(shared_from_this()), [](void* held) { delete static_cast<Held*>(held); });
-  auto made = py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
-  if (!made) {
-    throw py::error_already_set();
-  }
   is_on_ = true;
-  return made;
+  return builtin_of<&StraightLoss::call>(shared_from_this(), "gradc_backward");
 }
 
-PyObject* StraightLoss::call(PyObject* self, PyObject* method) {
-  HANDLE_TH_ERRORS
-  const auto& own = *static_cast<std::shared_ptr<const StraightLoss>*>(PyCapsule_GetPointer(self, nullptr));
-  if (own->run(method)) {
+PyObject* StraightLoss::call(PyObject* method) const {
+  if (run(method)) {
     Py_RETURN_NONE;
   }
   return PyObject_CallNoArgs(method);
-  END_HANDLE_TH_ERRORS
 }
 
 // False where the method itself has to be called. The loss then has its history.
@@ -48,8 +36,7 @@ bool StraightLoss::run(PyObject* method) const {
   const bool is_torchs = PyMethod_Check(method) && PyMethod_GET_FUNCTION(method) == torchs_.ptr() &&
       PyFunction_GET_CODE(torchs_.ptr()) == code_.ptr();
   const bool is_usual = is_torchs && PyMethod_GET_SELF(method) && THPVariable_Check(PyMethod_GET_SELF(method)) &&
-      THPVariable_Unpack(PyMethod_GET_SELF(method)).is_same(waiting->loss()) && unsupported_mode().empty() && !is_anybody_listening() &&
-      torch::autograd::get_current_graph_task_id() == -1;
+      THPVariable_Unpack(PyMethod_GET_SELF(method)).is_same(waiting->loss()) && may_begin_without_python();
   if (is_usual && py::cast<bool>(may_run_())) {
     bool is_done = false;
     {

@@ -25,7 +25,7 @@ class __attribute__((visibility("hidden"))) StraightLoss : public std::enable_sh
   pybind11::object begin();
 
  private:
-  static PyObject* call(PyObject* self, PyObject* method);
+  PyObject* call(PyObject* method) const;
   bool run(PyObject* method) const;
   static inline size_t num_run_ = 0;
 
