@@ -104,9 +104,10 @@ class Config:
         return value
 
     def _value(self, name: str) -> Any:
-        for layer in reversed(self._overrides.stack):
-            if name in layer:
-                return layer[name]
+        if overrides := self._overrides.stack:
+            for layer in reversed(overrides):
+                if name in layer:
+                    return layer[name]
         return self._global[name]
 
     def __getattr__(self, name: str) -> Any:

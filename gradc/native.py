@@ -15,7 +15,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,6 +58,14 @@ def status() -> Status:
 def no_hooks() -> extension.NoHooks | None:
     """A guard for all hooks of a module and of those below it; None without the extension."""
     return extension.NoHooks() if is_built() else None
+
+
+def ask_for_hooks(dictionaries: Sequence[dict[Any, Any]]) -> Callable[[object], bool]:
+    """What tells, called with anything, whether some of the dictionaries hold hooks just if some do now."""
+    if is_built():
+        return extension.ask_for_hooks(list(dictionaries))
+    had_any = any(dictionaries)
+    return lambda _: any(dictionaries) == had_any
 
 
 def tell_of_replaced_kernels(are_replaced: bool) -> None:

@@ -23,7 +23,7 @@ from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.compiled_autograd.record import record
 from gradc.compiled_autograd.sessions import session_of
-from gradc.compiled_autograd.settings import Setting, is_suspended, present
+from gradc.compiled_autograd.settings import Setting, is_left_to_torch, is_suspended, present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
@@ -186,9 +186,7 @@ def straight_loss() -> Any:
 
 def _is_left_to_torch() -> bool:
     """True where a pass goes through torch's own Python and engine, which nobody captures, counts or has replaced."""
-    setting = present()
-    is_captured = not setting.only_between_segments if setting.is_on else is_suspended()  # or counted
-    return not is_captured and not is_compiled_autograd_enabled() and is_backward_torchs(_entries)
+    return is_left_to_torch() and not is_compiled_autograd_enabled() and is_backward_torchs(_entries)
 
 
 def _left_out() -> Eagerly:

@@ -86,6 +86,14 @@ def resume() -> None:
     _local.suspended = None
 
 
+def is_left_to_torch() -> bool:
+    """True if a pass over compiled segments alone is neither captured nor counted."""
+    setting, suspended = _local.stack[-1] if _local.stack else _pushed(), _local.suspended
+    if setting is suspended:
+        return not setting.is_on
+    return not setting.is_on or setting.only_between_segments
+
+
 def is_suspended() -> bool:
     """True if a pass would be captured but for ``suspend``."""
     setting = _local.suspended

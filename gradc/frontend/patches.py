@@ -124,7 +124,7 @@ def patches() -> Patches:
             dynamo.unpack_whole_tensors(is_ours),
             dynamo.call_natively(is_ours),
             dynamo.guard_class_attributes(native.same_classes),
-            dynamo.guard_module_hooks(native.no_hooks),
+            dynamo.guard_module_hooks(native.no_hooks, native.ask_for_hooks),
             dynamo.guard_objects_at_once(native.same_objects),
             dynamo.look_through_compiled_modules(is_ours, module_of, is_forward),
             dynamo.compile_under_our_settings(is_ours, _aside_and_quiet),

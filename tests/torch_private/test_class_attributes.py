@@ -361,7 +361,7 @@ def test_classes_are_not_kept_alive_by_what_looks_at_them(compare: Compare) -> N
     del Value
     gc.collect()
     assert reference() is None
-    assert guard is None or guard(None)
+    assert guard is None or guard.ask(None)
     assert held.is_in_all()
 
 

@@ -3,9 +3,11 @@
 // Python gives a class a new version tag when an attribute of it, or of a class that it inherits from, is set or deleted, and no
 // two states of any classes share a tag. Where the tag is another one, Python code looks whether what was read is still there;
 // if it is, the new tag is the known one. Classes are not kept alive: what is compiled hangs on their functions.
+#include "csrc/builtin.h"
 #include "csrc/class_versions.h"
 #include "frontend/csrc/bind.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -41,7 +43,7 @@ class SameClasses {
     known_.push_back({py::weakref(py::handle(type)), version_of(reinterpret_cast<PyTypeObject*>(type.ptr()))});
   }
 
-  bool are_same() {
+  bool are_same(PyObject* /*unused*/) {
     for (auto& known : known_) {
       const py::object type = referent(known.type);
       if (type && !is_same(known, reinterpret_cast<PyTypeObject*>(type.ptr()))) {
@@ -71,10 +73,11 @@ class SameClasses {
 } // namespace
 
 void bind_class_guards(py::module_& module) {
-  py::class_<SameClasses>(module, "SameClasses", "A guard: called with anything, True if the classes are what they were.")
+  using Shared = std::shared_ptr<SameClasses>;
+  py::class_<SameClasses, Shared>(module, "SameClasses", "A guard: whether the classes are what they were, asked with anything.")
       .def(py::init<py::function>(), "(a class that has changed -> whether what was read of it is the same)")
       .def("add", &SameClasses::add)
-      .def("__call__", [](SameClasses& guard, py::handle) { return guard.are_same(); });
+      .def_property_readonly("ask", [](Shared own) { return builtin_of<&SameClasses::are_same>(std::move(own), "gradc_are_same"); });
 }
 
 } // namespace gradc

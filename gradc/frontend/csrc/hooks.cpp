@@ -4,11 +4,14 @@
 // where the dictionaries were, and looks them up again where that may have changed. A pointer kept from a dictionary is used
 // only after that dictionary's version tag was seen to be the same: no two states of any dictionaries share a tag, so what the
 // dictionary holds is alive and in place. From the root down, with the GIL held.
+#include "csrc/builtin.h"
 #include "csrc/dict_versions.h"
 #include "frontend/csrc/bind.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace py = pybind11;
@@ -131,25 +134,55 @@ class Module {
   PyObject* modules_ = nullptr;
 };
 
-struct NoHooks {
-  Module root{py::str("")};
-
+class NoHooks {
+ public:
   void add(const std::vector<py::str>& path, const py::str& attribute) {
-    Module* module = &root;
+    Module* module = &root_;
     for (const auto& name : path) {
       module = &module->child(name);
     }
     module->add_hooks(attribute);
   }
+  bool are_none(PyObject* module) {
+    return root_.has_none(module);
+  }
+
+ private:
+  Module root_{py::str("")};
+};
+
+// Dictionaries of hooks for all modules, and whether there were any.
+class GlobalHooks {
+ public:
+  explicit GlobalHooks(std::vector<py::dict> dictionaries) : dictionaries_(std::move(dictionaries)), had_any_(have_any()) {}
+
+  bool are_as_before(PyObject* /*unused*/) {
+    return have_any() == had_any_;
+  }
+
+ private:
+  bool have_any() const {
+    return std::any_of(dictionaries_.begin(), dictionaries_.end(), [](const py::dict& hooks) { return !hooks.empty(); });
+  }
+
+  std::vector<py::dict> dictionaries_;
+  bool had_any_;
 };
 
 } // namespace
 
 void bind_guards(py::module_& module) {
-  py::class_<NoHooks>(module, "NoHooks", "A guard: called with a module, True if no hooks are registered where it looks.")
+  using Shared = std::shared_ptr<NoHooks>;
+  py::class_<NoHooks, Shared>(module, "NoHooks", "A guard: whether no hooks are registered where it looks, asked with a module.")
       .def(py::init())
       .def("add", &NoHooks::add, "(names of modules from the root down, name of the dictionary of hooks)")
-      .def("__call__", [](NoHooks& guard, py::handle module) { return guard.root.has_none(module.ptr()); });
+      .def_property_readonly("ask", [](Shared own) { return builtin_of<&NoHooks::are_none>(std::move(own), "gradc_are_none"); });
+  module.def(
+      "ask_for_hooks",
+      [](std::vector<py::dict> dictionaries) {
+        return builtin_of<&GlobalHooks::are_as_before>(std::make_shared<GlobalHooks>(std::move(dictionaries)), "gradc_are_as_before");
+      },
+      py::arg("dictionaries"), "What tells, called with anything, whether some of them hold hooks just if some do now.");
 }
 
 } // namespace gradc

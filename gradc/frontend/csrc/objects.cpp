@@ -6,12 +6,15 @@
 //
 // The way is a list of steps, each behind the one that leads to it. What a call has found so far is alive: it was looked up in the
 // frame's variables, or stands in a dictionary of one state. Only then is the next step taken from there. With the GIL held.
+#include "csrc/builtin.h"
 #include "csrc/dict_versions.h"
+#include "csrc/sizes.h"
 #include "frontend/csrc/bind.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -66,8 +69,7 @@ struct KnownTensor {
 
   bool is_like(const c10::TensorImpl& tensor) const {
     return tensor.key_set() == keys && tensor.dtype() == dtype && tensor.requires_grad() == requires_grad &&
-        tensor.device().index() == device && tensor.sizes() == c10::IntArrayRef(sizes) &&
-        tensor.strides() == c10::IntArrayRef(strides);
+        tensor.device().index() == device && are_equal(tensor.sizes(), sizes) && are_equal(tensor.strides(), strides);
   }
 };
 
@@ -120,18 +122,18 @@ class SameObjects {
     return steps_.size() - 1;
   }
 
-  bool are_same(const py::dict& variables) {
-    if (is_known_ && is_state_known() && are_as_seen(variables.ptr())) {
+  bool are_same(PyObject* variables) {
+    if (is_known_ && is_state_known() && are_as_seen(variables)) {
       ++num_hits_;
       return true;
     }
     num_misses_ += is_known_;
     forget();
-    if (!look_(variables).cast<bool>()) {
+    if (!look_(py::handle(variables)).cast<bool>()) {
       return false;
     }
     if (num_misses_ <= 32 + num_hits_ / 16) { // else they change all the time
-      is_known_ = see(variables.ptr());
+      is_known_ = see(variables);
     }
     return true;
   }
@@ -274,11 +276,12 @@ class SameObjects {
 } // namespace
 
 void bind_object_guards(py::module_& module) {
-  py::class_<SameObjects>(module, "SameObjects", "A guard: called with a frame's variables, True if what it saw is as it was.")
+  using Shared = std::shared_ptr<SameObjects>;
+  py::class_<SameObjects, Shared>(module, "SameObjects", "A guard: whether what it saw is as it was, asked with a frame's variables.")
       .def(py::init<py::function, py::dict>(), "(the guards that are asked otherwise, the globals)")
       .def("add", &SameObjects::add)
       .def("forget", &SameObjects::forget)
-      .def("__call__", &SameObjects::are_same);
+      .def_property_readonly("ask", [](Shared own) { return builtin_of<&SameObjects::are_same>(std::move(own), "gradc_are_same"); });
 }
 
 } // namespace gradc

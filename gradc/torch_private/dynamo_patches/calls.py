@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch.nn.modules import module as nn_module
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace, SkipFiles
+
+AskForHooks = Callable[[Sequence[dict[Any, Any]]], Callable[[object], bool]]
 
 _GLOBAL_HOOKS = (
     nn_module._global_forward_pre_hooks,
@@ -46,12 +48,12 @@ def call_natively(is_ours: IsOurs) -> Patch:
     )
 
 
-def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
+def guard_module_hooks(make_guard: Callable[[], Any], ask_for_hooks: AskForHooks) -> Patch:
     """One guard for all hooks of a module and of those below it.
 
-    ``make_guard`` makes it: called with the module, it is true if none of the dictionaries of hooks that were added by
+    ``make_guard`` makes it: its ``ask``, called with the module, is true if none of the dictionaries of hooks that were added by
     ``add(names of the modules that lead there, attribute)`` holds one. Where that is None, Dynamo's own serve, one for each
-    dictionary.
+    dictionary. ``ask_for_hooks`` makes what tells of the given dictionaries whether some hold hooks just if some do now.
     """
 
     def make(of_each: Method) -> Method:
@@ -59,7 +61,7 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
         def of_all(builder: Any, guard: Any) -> None:
             if not is_compiling_for_gradc():
                 return of_each(builder, guard)
-            _guard_global_hooks(builder, guard)
+            _guard_global_hooks(builder, guard, ask_for_hooks)
             found = _path_of_hooks(guard.originating_source)
             guards = builder.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
             if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
@@ -69,7 +71,7 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
             if root.name not in guards:
                 guards[root.name] = of_module
                 manager = builder.get_guard_manager_from_source(root)
-                manager.add_lambda_guard(of_module, [f"no hooks on the modules of {root.name}"], guard.user_stack)
+                manager.add_lambda_guard(of_module.ask, [f"no hooks on the modules of {root.name}"], guard.user_stack)
 
         return of_all
 
@@ -80,12 +82,11 @@ def guard_module_hooks(make_guard: Callable[[], Any]) -> Patch:
     )
 
 
-def _guard_global_hooks(builder: Any, guard: Any) -> None:
+def _guard_global_hooks(builder: Any, guard: Any, ask_for_hooks: AskForHooks) -> None:
     """Hooks of all modules: Dynamo looks whether there are any while it traces, and guards nothing."""
     if "gradc_global_hooks" not in vars(builder):
-        builder.gradc_global_hooks = had_any = any(_GLOBAL_HOOKS)
-        are_as_before, words = lambda _: any(_GLOBAL_HOOKS) == had_any, ["hooks of all modules are there as before"]
-        builder.guard_manager.root.add_lambda_guard(are_as_before, words, guard.user_stack)
+        builder.gradc_global_hooks = ask = ask_for_hooks(_GLOBAL_HOOKS)
+        builder.guard_manager.root.add_lambda_guard(ask, ["hooks of all modules are there as before"], guard.user_stack)
 
 
 def _path_of_hooks(source: Any) -> tuple[Any, list[str], str] | None:

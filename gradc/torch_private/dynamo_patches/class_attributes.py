@@ -127,7 +127,7 @@ class _Classes:
             held.add(cls, compare)
             if native is not None:
                 native.add(cls)
-        are_same = native or held.is_in_all
+        are_same = native.ask if native else held.is_in_all
         builder.guard_manager.root.add_lambda_guard(are_same, ["what was read of classes is where it was"], guard.user_stack)
 
     def _all_codes(self) -> Iterator[types.CodeType]:

@@ -89,7 +89,7 @@ def _cut(guards: Any, variables: dict[str, Any], make_guard: MakeGuard) -> None:
         return
     tree.tell(guard)
     guards.root = whole.clone_manager(lambda manager: manager.get_source() in tree.kept)
-    guards.root.add_lambda_guard(guard, ["what was read of modules and dictionaries is as it was"], None)
+    guards.root.add_lambda_guard(guard.ask, ["what was read of modules and dictionaries is as it was"], None)
     guards.gradc_whole, guards.gradc_guard = whole, guard
 
 
