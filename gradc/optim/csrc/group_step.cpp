@@ -1,5 +1,6 @@
 #include "optim/csrc/group_step.h"
 
+#include "csrc/dict_versions.h"
 #include "optim/csrc/names.h"
 
 #include <torch/csrc/Dtype.h>
@@ -200,6 +201,7 @@ bool GroupStep::read_members(PyObject* params, PyObject* state, Counts& counts) 
     return false;
   }
   States states(state);
+  known_.resize(PyList_GET_SIZE(params));
   for (Py_ssize_t number = 0; number < PyList_GET_SIZE(params); ++number) {
     PyObject* param = PyList_GET_ITEM(params, number);
     if (!is_leaf_of_torchs(param)) {
@@ -211,7 +213,7 @@ bool GroupStep::read_members(PyObject* params, PyObject* state, Counts& counts) 
     if (!member.row[1]->defined()) {
       continue;
     }
-    if ((!keys_.empty() && !read_state(states.of(param), member)) || *update_->why_not(member.row) != '\0' || !add_count(member, counts)) {
+    if ((!keys_.empty() && !read_state(states.of(param), member, known_[number])) || *update_->why_not(member.row) != '\0' || !add_count(member, counts)) {
       return false;
     }
     num_elements_ += member.row[0]->numel();
@@ -223,15 +225,28 @@ bool GroupStep::read_members(PyObject* params, PyObject* state, Counts& counts) 
   return are_apart(std::move(places));
 }
 
-bool GroupStep::read_state(PyObject* own, Member& member) const {
+bool GroupStep::read_state(PyObject* own, Member& member, KnownState& known) const {
+  const uint64_t version = own && PyDict_CheckExact(own) ? version_of(own) : 0;
+  const auto is_torchs = [](PyObject* value) { return THPVariable_CheckExact(value); }; // a class can be given to an object later
+  if (version && version == known.version && std::all_of(known.values.begin(), known.values.end(), is_torchs)) {
+    std::copy(known.row.begin() + 2, known.row.end(), member.row.begin() + 2);
+    member.count_of_steps = known.count_of_steps;
+    return true;
+  }
+  known.version = 0;
+  known.values.clear();
   for (size_t i = 0; i < keys_.size(); ++i) {
     PyObject* value = own && PyDict_Check(own) ? item(own, keys_[i]) : nullptr;
     if (!value || !THPVariable_CheckExact(value)) {
       return false;
     }
+    known.values.push_back(value);
     const at::Tensor& tensor = THPVariable_Unpack(value);
     (has_counts_ && i + 1 == keys_.size() ? member.count_of_steps : member.row[2 + i]) = &tensor;
   }
+  known.version = version;
+  known.row = member.row;
+  known.count_of_steps = member.count_of_steps;
   return true;
 }
 

@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,13 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
     const at::Tensor* count_of_steps = nullptr;
     size_t number_of_count = 0;
   };
+  // What a state's dictionary held when it had that version. It holds the same, alive, while it has.
+  struct KnownState {
+    uint64_t version = 0;
+    std::vector<PyObject*> values;
+    Update::Row row{};
+    const at::Tensor* count_of_steps = nullptr;
+  };
   struct Setting {
     pybind11::object key, value; // no value: read anew
   };
@@ -62,7 +70,7 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   bool read_numbers(PyObject* rate, const Counts& counts);
   bool compute_numbers(PyObject* rate, const Counts& counts);
   bool read_members(PyObject* params, PyObject* state, Counts& counts);
-  bool read_state(PyObject* own, Member& member) const;
+  bool read_state(PyObject* own, Member& member, KnownState& known) const;
   bool add_count(Member& member, Counts& counts) const;
   bool is_known(const Member& member) const;
   bool are_proven();
@@ -79,6 +87,7 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   Counts expected_;
   bool is_in_python_ = false, is_large_ = false;
 
+  std::vector<KnownState> known_; // of each parameter
   std::vector<Member> members_; // of the present step, as what follows
   std::vector<std::vector<double>> numbers_; // of each count
   int64_t num_elements_ = 0;

@@ -1,6 +1,7 @@
 #include "optim/csrc/update.h"
 
 #include "csrc/plain.h"
+#include "csrc/sizes.h"
 #include "executor/csrc/loops.h"
 
 #include <ATen/Parallel.h>
@@ -113,12 +114,28 @@ void run_op(UpdateOp op, const Block<T>& block) {
   }
 }
 
+// mul and addcmul of one value, as of a moving average of squares.
+template <class T, bool is_fused>
+GRADC_WIDE void average(T* out, const T* b, const T* c, T kept, T factor, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = multiply_add<is_fused, T>(factor * b[i], c[i], out[i] * kept);
+  }
+}
+
+// div, add_number and addcdiv, as of a step by what was averaged.
+template <class T>
+GRADC_WIDE void descend(T* out, const T* b, const T* c, T divisor, T added, T factor, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = out[i] + factor * b[i] / (c[i] / divisor + added);
+  }
+}
+
 using Pointers = std::array<void*, most_values>;
 
 // All operations on the elements from `begin` to `end`, block by block.
 template <class T, bool is_fused>
 void update_range(
-    const std::vector<Operation>& operations, size_t num_operands, size_t num_scratch, const Pointers& operands,
+    const std::vector<Pass>& passes, size_t num_operands, size_t num_scratch, const Pointers& operands,
     const std::vector<double>& numbers, int64_t begin, int64_t end) {
   thread_local std::vector<T> scratch;
   scratch.resize(num_scratch * block_size);
@@ -131,11 +148,63 @@ void update_range(
       values[i] = static_cast<T*>(operands[i]) + start;
     }
     const auto at = [&values](int32_t position) -> T* { return position < 0 ? nullptr : values[position]; };
-    for (const auto& [op, out, a, b, c, number] : operations) {
-      const T value = number < 0 ? T(1) : static_cast<T>(numbers[number]);
-      run_op<T, is_fused>(op, {at(out), at(a), at(b), at(c), value, std::min(block_size, end - start)});
+    const auto value = [&numbers](int32_t number) { return number < 0 ? T(1) : static_cast<T>(numbers[number]); };
+    const int64_t size = std::min(block_size, end - start);
+    for (const auto& [kind, operation, more] : passes) {
+      const auto& [op, out, a, b, c, number] = operation;
+      switch (kind) {
+        case Pass::Kind::one:
+          run_op<T, is_fused>(op, {at(out), at(a), at(b), at(c), value(number), size});
+          break;
+        case Pass::Kind::average:
+          average<T, is_fused>(at(out), at(b), at(c), value(more[0]), value(number), size);
+          break;
+        case Pass::Kind::descent:
+          descend<T>(at(out), at(b), at(c), value(more[0]), value(more[1]), value(number), size);
+          break;
+      }
     }
   }
+}
+
+// mul(x), then addcmul(x, b, c), which reads x nowhere else.
+bool is_average(const Operation& first, const Operation& second) {
+  return first.op == UpdateOp::mul && second.op == UpdateOp::addcmul && first.out == first.a && first.number >= 0 &&
+      second.out == first.out && second.a == first.out && second.b != first.out && second.c != first.out;
+}
+
+// x = y / number; x += number; z = addcdiv(z, b, x), where x is a scratch value that nothing reads later.
+bool is_descent(const Operation& first, const Operation& second, const Operation& third, int32_t num_operands) {
+  return first.op == UpdateOp::div && second.op == UpdateOp::add_number && third.op == UpdateOp::addcdiv && first.out >= num_operands &&
+      second.a == first.out && second.out == first.out && third.c == first.out && third.a == third.out && third.out != first.out &&
+      third.out != first.a && third.b != first.out && third.b != third.out;
+}
+
+bool is_read(const std::vector<Operation>& operations, size_t from, int32_t value) {
+  return std::any_of(operations.begin() + from, operations.end(), [value](const Operation& operation) {
+    return operation.a == value || operation.b == value || operation.c == value;
+  });
+}
+
+std::vector<Pass> passes_of(const std::vector<Operation>& operations, int32_t num_operands) {
+  std::vector<Pass> passes;
+  for (size_t i = 0; i < operations.size();) {
+    const Operation* at = &operations[i];
+    const size_t left = operations.size() - i;
+    if (left >= 2 && is_average(at[0], at[1])) {
+      passes.push_back({Pass::Kind::average, at[1], {at[0].number, -1}});
+      i += 2;
+    } else if (left >= 3 && is_descent(at[0], at[1], at[2], num_operands) && !is_read(operations, i + 3, at[0].out)) {
+      Operation whole = at[2];
+      whole.c = at[0].a;
+      passes.push_back({Pass::Kind::descent, whole, {at[0].number, at[1].number}});
+      i += 3;
+    } else {
+      passes.push_back({Pass::Kind::one, at[0], {-1, -1}});
+      i += 1;
+    }
+  }
+  return passes;
 }
 
 bool is_fused_machine() {
@@ -175,6 +244,7 @@ Update::Update(size_t num_operands, size_t num_scratch, std::vector<Operation> o
       ++num_writes_[operation.out];
     }
   }
+  passes_ = passes_of(operations_, static_cast<int32_t>(num_operands));
 }
 
 Update::Row Update::row(const std::vector<TensorColumn>& operands, size_t number) const {
@@ -207,10 +277,10 @@ const char* Update::why_not(const Row& operands) const {
   const auto overlap = [&](size_t i, size_t j) { return std::abs(starts[i] - starts[j]) < num_bytes; };
   for (size_t i = 1; i < num_operands_; ++i) {
     const at::Tensor& other = *operands[i];
-    if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || other.sizes() != parameter.sizes()) {
+    if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || !are_equal(other.sizes(), parameter.sizes())) {
       return "gradient or state of another kind than its parameter";
     }
-    if (i > 1 && other.strides() != parameter.strides()) {
+    if (i > 1 && !are_equal(other.strides(), parameter.strides())) {
       return "state that is laid out otherwise than its parameter";
     }
     starts[i] = static_cast<const char*>(other.const_data_ptr());
@@ -239,7 +309,7 @@ void Update::run(const Row& operands, const std::vector<double>& numbers) const 
   at::Tensor laid_out; // the gradient, as the parameter lies
   Pointers pointers{};
   for (size_t i = 0; i < num_operands_; ++i) {
-    if (i == 1 && operands[1]->strides() != parameter.strides()) {
+    if (i == 1 && !are_equal(operands[1]->strides(), parameter.strides())) {
       laid_out = at::empty_like(parameter).copy_(*operands[1]);
       pointers[1] = laid_out.data_ptr();
     } else {
@@ -250,7 +320,7 @@ void Update::run(const Row& operands, const std::vector<double>& numbers) const 
   const auto range = is_float ? (is_fused_machine() ? &update_range<float, true> : &update_range<float, false>)
                               : (is_fused_machine() ? &update_range<double, true> : &update_range<double, false>);
   at::parallel_for(0, parameter.numel(), grain_size, [&](int64_t begin, int64_t end) {
-    range(operations_, num_operands_, num_scratch_, pointers, numbers, begin, end);
+    range(passes_, num_operands_, num_scratch_, pointers, numbers, begin, end);
   });
   for (size_t i = 0; i < num_operands_; ++i) {
     bump_version(*operands[i], num_writes_[i]);

@@ -34,6 +34,15 @@ struct Operation {
   int32_t out = -1, a = -1, b = -1, c = -1, number = -1;
 };
 
+// One loop over a block: of an operation, or of some that stand one behind the other and are often met so. `more` are positions of the
+// numbers of those before the last.
+struct Pass {
+  enum class Kind : uint8_t { one, average, descent };
+  Kind kind;
+  Operation operation;
+  std::array<int32_t, 2> more;
+};
+
 // The tensors of one operand, one for each parameter.
 using TensorColumn = std::vector<at::Tensor>;
 
@@ -70,6 +79,7 @@ class Update {
 
   size_t num_operands_, num_scratch_;
   std::vector<Operation> operations_;
+  std::vector<Pass> passes_;
   std::vector<uint32_t> num_writes_; // of each operand
 };
 
