@@ -156,7 +156,7 @@ bool is_as_made(const at::Tensor& tensor) {
 }
 
 // The memory of step.reuse; undefined if somebody else holds it, too.
-at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta) {
+at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta, size_t size) {
   const c10::IValue held = std::exchange(frame.slots[step.reuse], {});
   if (!held.isTensor()) {
     return {};
@@ -165,7 +165,7 @@ at::Tensor take_memory(const Step& step, Frame& frame, const Meta& meta) {
   auto* impl = tensor.unsafeGetTensorImpl();
   constexpr size_t ours = 2; // `held` and `tensor`
   if (tensor.use_count() != ours || !is_plain_on_cpu(held) || tensor.storage().use_count() != 1 || tensor.scalar_type() != meta.dtype ||
-      tensor.storage().nbytes() != num_bytes(meta) || impl->pyobj_slot()->load_pyobj()) {
+      tensor.storage().nbytes() != size || impl->pyobj_slot()->load_pyobj()) {
     return {};
   }
   impl->set_sizes_and_strides(meta.sizes, meta.strides, 0);
@@ -218,7 +218,10 @@ bool has_sure_strides(const Meta& meta) {
 }
 
 at::Tensor new_memory(const Meta& meta) {
-  const size_t size = num_bytes(meta);
+  return new_memory(meta, num_bytes(meta));
+}
+
+at::Tensor new_memory(const Meta& meta, size_t size) {
   if (size > small_bytes) {
     return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
   }
@@ -250,12 +253,16 @@ void retire(c10::IValue& slot) {
 }
 
 at::Tensor result_memory(const Step& step, Frame& frame) {
+  return result_memory(step, frame, num_bytes(*frame.plan.metas[step.outs[0]]));
+}
+
+at::Tensor result_memory(const Step& step, Frame& frame, size_t size) {
   const Meta& meta = *frame.plan.metas[step.outs[0]];
   at::Tensor memory;
   if (step.reuse >= 0) {
-    memory = take_memory(step, frame, meta);
+    memory = take_memory(step, frame, meta, size);
   }
-  return memory.defined() ? memory : new_memory(meta);
+  return memory.defined() ? memory : new_memory(meta, size);
 }
 
 } // namespace gradc

@@ -40,6 +40,7 @@ bool has_sure_strides(const Meta& meta);
 
 // A tensor with nothing written to it. The layout must be dense.
 at::Tensor new_memory(const Meta& meta);
+at::Tensor new_memory(const Meta& meta, size_t size); // of so many bytes, as num_bytes counts them
 
 // Lets a tensor go. If it is one of `new_memory`'s that nobody else holds, it may be what the next `new_memory` of its layout gives.
 void retire(at::Tensor tensor);
@@ -50,5 +51,6 @@ void retire(c10::IValue& slot);
 // Where a step's one result goes, laid out as when captured and with nothing written to it: the memory of `step.reuse` if
 // nobody else holds that, else memory of its own. The layout must be dense.
 at::Tensor result_memory(const Step& step, Frame& frame);
+at::Tensor result_memory(const Step& step, Frame& frame, size_t size);
 
 } // namespace gradc

@@ -1,5 +1,6 @@
 // Running a plan: the state that eager's kernels see, then one step after the other.
 #include "csrc/plain.h"
+#include "csrc/sizes.h"
 #include "executor/csrc/below_autograd.h"
 #include "executor/csrc/choice.h"
 #include "executor/csrc/kernels.h"
@@ -138,7 +139,8 @@ bool matches(const c10::IValue& value, const std::optional<Meta>& meta) {
     return !meta;
   }
   const at::Tensor& tensor = value.toTensor();
-  return tensor.scalar_type() == meta->dtype && is_plain_on_cpu(value) && tensor.sizes() == meta->sizes && tensor.strides() == meta->strides;
+  return tensor.scalar_type() == meta->dtype && is_plain_on_cpu(value) && are_equal(tensor.sizes(), meta->sizes) &&
+      are_equal(tensor.strides(), meta->strides);
 }
 
 bool match(const std::vector<Index>& slots, const Frame& frame) {

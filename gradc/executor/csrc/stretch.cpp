@@ -284,6 +284,7 @@ class Finder {
     } else if (is_needed(slot)) {
       call.makes = slot;
     }
+    call.made_bytes = num_bytes(meta_of(slot));
   }
 
   // ---- chains

@@ -35,15 +35,16 @@ struct Buffer {
   Index number = 0;
 };
 
-// A call of the stretch, on addresses or with tensors. `makes` is the slot whose tensor takes a direct call's result: that of the
-// result, or of a view of it, the only one that is a tensor, which begins `view_offset` elements behind it. `bumps` are slots whose
-// version it counts up, `releases` are slots that nothing reads behind it.
+// A call of the stretch, on addresses or with tensors. `makes` is the slot whose tensor takes a direct call's result, of `made_bytes`:
+// that of the result, or of a view of it, the only one that is a tensor, which begins `view_offset` elements behind it. `bumps` are
+// slots whose version it counts up, `releases` are slots that nothing reads behind it.
 struct StretchCall {
   Index step = 0;
   bool is_direct = false;
   Address out;
   std::vector<Address> inputs;
   Index makes = -1;
+  size_t made_bytes = 0;
   int64_t view_offset = 0;
   Index chain = 1; // how many calls, from this one on, go over memory together
   std::vector<Index> bumps;

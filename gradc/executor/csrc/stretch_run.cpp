@@ -75,7 +75,7 @@ std::byte* at(const Address& address, const Buffers& buffers) {
 void make_tensor(const StretchCall& call, Frame& frame, Buffers& buffers) {
   if (call.makes >= 0) {
     const Step& step = frame.plan.steps[call.step];
-    at::Tensor made = result_memory(step, frame);
+    at::Tensor made = result_memory(step, frame, call.made_bytes);
     buffers[call.out.buffer] = static_cast<std::byte*>(made.mutable_data_ptr());
     if (call.makes != step.outs[0]) {
       const Meta& meta = *frame.plan.metas[call.makes];

@@ -2,6 +2,7 @@
 
 #include "csrc/autograd.h"
 #include "csrc/plain.h"
+#include "csrc/sizes.h"
 #include "csrc/torch_internals.h"
 
 #include <ATen/CachedTensorUtils.h>
@@ -119,7 +120,7 @@ bool take_first(AccumulateGrad& node, at::Tensor& grad) {
 // The same for a leaf to which no node leads. Nobody makes one meanwhile: that takes the same lock.
 bool take_first_without_node(const at::Tensor& leaf, at::Tensor& grad) {
   auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  const bool is_like = has_plain_keys(leaf) && grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype() && !meta->grad_dtype_;
+  const bool is_like = has_plain_keys(leaf) && are_equal(grad.sizes(), leaf.sizes()) && grad.dtype() == leaf.dtype() && !meta->grad_dtype_;
   if (!is_like || !is_new(grad) || !torch::autograd::utils::obeys_layout_contract(grad, leaf)) {
     return false;
   }
