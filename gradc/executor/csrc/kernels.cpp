@@ -7,9 +7,11 @@
 #include "executor/csrc/memory.h"
 #include "executor/csrc/norms.h"
 #include "executor/csrc/padded.h"
+#include "executor/csrc/picks.h"
 #include "executor/csrc/pointwise.h"
 #include "executor/csrc/product.h"
 #include "executor/csrc/rows.h"
+#include "executor/csrc/short_sums.h"
 #include "executor/csrc/sums.h"
 
 #include <ATen/Operators.h>
@@ -193,6 +195,12 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel sum = find_sum_kernel(plan, step, op)) {
     return sum;
+  }
+  if (const Kernel sum = find_short_sum_kernel(plan, step, op)) {
+    return sum;
+  }
+  if (const Kernel picks = find_picks_kernel(plan, step, op)) {
+    return picks;
   }
   if (const Kernel rows = find_rows_kernel(plan, step, op)) {
     return rows;

@@ -122,6 +122,12 @@ struct Rows {
   bool may_count_from_end = false;
 };
 
+// Numbers in rows of `length`, `count` of each by their places in it. `added` is what is added to them.
+struct Picks {
+  Index table = 0, places = 0, added = -1;
+  int64_t rows = 0, length = 0, count = 0;
+};
+
 // What is put one behind the other, `count` times: so many bytes of each tensor.
 struct Parts {
   int64_t count = 0;
@@ -162,6 +168,7 @@ struct Step {
   Pointwise pointwise;
   Summed summed;
   Rows rows;
+  Picks picks;
   Parts parts;
   Padded padded;
   std::shared_ptr<const Iterated> iterated; // (iterated.h)

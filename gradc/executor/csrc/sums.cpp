@@ -247,6 +247,64 @@ Direct find_mse(const Plan& plan, Step& step) {
   return of_dtype(a.dtype, [&](auto zero) { return mse_of<decltype(zero)>(is_mean); });
 }
 
+// ---- mse_loss_backward, of such a loss
+
+template <class T>
+GRADC_WIDE void scale_differences(T* out, const T* a, const T* b, T scale, T grad, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = scale * (a[i] - b[i]) * grad;
+  }
+}
+
+template <class T>
+T scale_of(bool is_mean, int64_t size) {
+  return static_cast<T>(is_mean ? 2.0 / static_cast<double>(size) : 2.0);
+}
+
+// Whether this machine's ATen does as we do.
+template <class T>
+bool scales_as_aten() {
+  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+    const auto other = row.cos(), out = at::empty_like(row), grad = at::full({}, T(0.3), row.options());
+    scale_differences(
+        out.mutable_data_ptr<T>(), row.const_data_ptr<T>(), other.const_data_ptr<T>(), scale_of<T>(true, size), T(0.3), size);
+    return at::equal(out, at::mse_loss_backward(grad, row, other, at::Reduction::Mean));
+  });
+  return is_same;
+}
+
+template <class T, bool is_mean>
+void call_mse_backward(const Step& step, void* out, const void* const* inputs) {
+  const auto at = [&](size_t position) { return static_cast<const T*>(inputs[position]); };
+  const int64_t size = step.summed.columns;
+  scale_differences(static_cast<T*>(out), at(1), at(2), scale_of<T>(is_mean, size), *at(0), size);
+}
+
+template <class T>
+Direct mse_backward_of(bool is_mean) {
+  if (!scales_as_aten<T>()) {
+    return nullptr;
+  }
+  return is_mean ? &call_mse_backward<T, true> : &call_mse_backward<T, false>;
+}
+
+Direct find_mse_backward(const Plan& plan, Step& step) {
+  const Meta &grad = *meta_at(plan, step.operands[0]), *a = meta_at(plan, step.operands[1]), *b = meta_at(plan, step.operands[2]);
+  const Meta& result = *plan.metas[step.outs[0]];
+  const auto reduction = number_at(plan, step.operands[3]);
+  const bool is_mean = reduction == at::Reduction::Mean;
+  const auto fits = [&](const Meta& meta) {
+    return meta.sizes == result.sizes && meta.dtype == result.dtype && has_plain_strides(meta);
+  };
+  if (!a || !b || !grad.sizes.empty() || grad.dtype != result.dtype || !fits(*a) || !fits(*b) || !fits(result) ||
+      num_bytes(result) == 0 || c10::multiply_integers(result.sizes) >= most_elements ||
+      !(is_mean || reduction == at::Reduction::Sum)) {
+    return nullptr;
+  }
+  step.summed = {1, c10::multiply_integers(result.sizes)};
+  return of_dtype(result.dtype, [&](auto zero) { return mse_backward_of<decltype(zero)>(is_mean); });
+}
+
 // ---- columns
 
 template <class T>
@@ -263,9 +321,14 @@ bool is_over_rows(const Plan& plan, const Operand& dimensions) {
   return dimensions.kind == Operand::Kind::constant && plan.constants[dimensions.index].ints == std::vector<int64_t>{0};
 }
 
-// The sums of the columns of a matrix.
+// The sums of the columns of a matrix. One column is summed as a row.
 Direct find_column_sum(const Plan& plan, Step& step) {
   const Meta& in = *plan.metas[step.operands[0].index];
+  if (in.sizes.size() == 2 && in.sizes[1] == 1 && is_one_row(in) && is_over_rows(plan, step.operands[1]) &&
+      plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
+    step.summed = {1, in.sizes[0]};
+    return of_dtype(in.dtype, [&](auto zero) { return row_sum_of<decltype(zero)>(/*is_mean=*/false); });
+  }
   const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
       in.sizes[0] * in.sizes[1] <= most_elements;
   if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
@@ -279,12 +342,16 @@ Direct find_column_sum(const Plan& plan, Step& step) {
 
 Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
   const bool is_full = op == "aten::sum" || op == "aten::mean", is_mse = op == "aten::mse_loss";
-  if ((!is_full && !is_mse && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
+  const bool is_mse_backward = op == "aten::mse_loss_backward";
+  if ((!is_full && !is_mse && !is_mse_backward && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
       !meta_at(plan, step.operands[0])) {
     return nullptr;
   }
   if (is_mse) {
     return call_directly(step, find_mse(plan, step), {0, 1});
+  }
+  if (is_mse_backward) {
+    return call_directly(step, find_mse_backward(plan, step), {0, 1, 2});
   }
   return call_directly(step, is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step), {0});
 }

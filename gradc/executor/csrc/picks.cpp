@@ -1,0 +1,156 @@
+#include "executor/csrc/picks.h"
+
+#include "executor/csrc/direct.h"
+#include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace gradc {
+namespace {
+
+// ---- running
+
+const void* memory_of(const Frame& frame, Index slot) {
+  return frame.slots[slot].toTensor().const_data_ptr();
+}
+
+bool are_places(const int64_t* places, const Picks& picks) {
+  return std::all_of(places, places + picks.rows * picks.count, [&](int64_t place) { return place >= 0 && place < picks.length; });
+}
+
+template <class T>
+void call_pick(const Step& step, Frame& frame) {
+  const Picks& picks = step.picks;
+  const auto* places = static_cast<const int64_t*>(memory_of(frame, picks.places));
+  if (!are_places(places, picks)) {
+    return call_as_eager(step, frame); // which raises
+  }
+  at::Tensor result = result_memory(step, frame);
+  auto* out = static_cast<T*>(result.mutable_data_ptr());
+  const auto* row = static_cast<const T*>(memory_of(frame, picks.table));
+  for (int64_t i = 0; i < picks.rows; ++i, row += picks.length, places += picks.count) {
+    out = std::transform(places, places + picks.count, out, [row](int64_t place) { return row[place]; });
+  }
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+template <class T>
+void add_picked(T* row, const T* added, const int64_t* places, const Picks& picks) {
+  for (int64_t i = 0; i < picks.rows; ++i, row += picks.length) {
+    for (int64_t j = 0; j < picks.count; ++j) {
+      row[*places++] += *added++;
+    }
+  }
+}
+
+template <class T>
+void call_add_picked(const Step& step, Frame& frame) {
+  const Picks& picks = step.picks;
+  const auto* places = static_cast<const int64_t*>(memory_of(frame, picks.places));
+  if (!are_places(places, picks)) {
+    return call_as_eager(step, frame);
+  }
+  at::Tensor result = result_memory(step, frame);
+  auto* out = static_cast<T*>(result.mutable_data_ptr());
+  std::copy_n(static_cast<const T*>(memory_of(frame, picks.table)), picks.rows * picks.length, out);
+  add_picked(out, static_cast<const T*>(memory_of(frame, picks.added)), places, picks);
+  frame.slots[step.outs[0]] = std::move(result);
+}
+
+// ---- preparing
+
+// Whether this machine's ATen adds in the order of the places.
+bool adds_picked_as_aten() {
+  static const bool is_same = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+    const int64_t rows = 7, count = 61, length = 5;
+    const auto places = at::arange(rows * count, at::kLong).mul_(7).remainder_(length).view({rows, count});
+    const auto added = at::arange(1, rows * count + 1, at::kFloat).reciprocal_().view({rows, count});
+    const auto table = at::ones({rows, length}, at::kFloat);
+    auto out = table.clone();
+    add_picked(
+        out.mutable_data_ptr<float>(), added.const_data_ptr<float>(), places.const_data_ptr<int64_t>(),
+        Picks{0, 0, 0, rows, length, count});
+    return at::equal(out, table.scatter_add(1, places, added));
+  }();
+  return is_same;
+}
+
+// Rows of `table` and of `places` that belong together, all side by side in memory.
+std::optional<Picks> picks_by(const Plan& plan, const Operand& table, const Operand& dimension, const Operand& places) {
+  const Meta *rows = meta_at(plan, table), *index = meta_at(plan, places);
+  const auto given = int_at(plan, dimension);
+  if (!rows || !index || !given || rows->sizes.size() < 2 || rows->sizes.size() != index->sizes.size() ||
+      index->dtype != c10::ScalarType::Long || !has_plain_strides(*rows) || !has_plain_strides(*index)) {
+    return {};
+  }
+  const auto last = static_cast<int64_t>(rows->sizes.size()) - 1;
+  if ((*given != last && *given != -1) || !std::equal(rows->sizes.begin(), rows->sizes.end() - 1, index->sizes.begin()) ||
+      num_bytes(*rows) == 0 || num_bytes(*index) == 0) {
+    return {};
+  }
+  const int64_t length = rows->sizes.back(), count = index->sizes.back();
+  return Picks{table.index, places.index, -1, c10::multiply_integers(rows->sizes) / length, length, count};
+}
+
+bool is_laid_out_as(const Meta& meta, const std::vector<int64_t>& sizes, c10::ScalarType dtype) {
+  return meta.sizes == sizes && meta.dtype == dtype && has_plain_strides(meta);
+}
+
+Kernel prepare_pick(const Plan& plan, Step& step) {
+  const auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
+  const Meta& result = *plan.metas[step.outs[0]];
+  if (!picks || !is_laid_out_as(result, plan.metas[picks->places]->sizes, plan.metas[picks->table]->dtype)) {
+    return nullptr;
+  }
+  step.picks = *picks;
+  switch (c10::elementSize(result.dtype)) {
+    case 4:
+      return &call_pick<uint32_t>;
+    case 8:
+      return &call_pick<uint64_t>;
+    default:
+      return nullptr;
+  }
+}
+
+Kernel prepare_add_picked(const Plan& plan, Step& step) {
+  auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
+  const Meta *added = meta_at(plan, step.operands[3]), &result = *plan.metas[step.outs[0]];
+  if (!picks || !added || !is_laid_out_as(*added, plan.metas[picks->places]->sizes, result.dtype) ||
+      !is_laid_out_as(result, plan.metas[picks->table]->sizes, plan.metas[picks->table]->dtype) || !adds_picked_as_aten()) {
+    return nullptr;
+  }
+  picks->added = step.operands[3].index;
+  step.picks = *picks;
+  switch (result.dtype) {
+    case c10::ScalarType::Float:
+      return &call_add_picked<float>;
+    case c10::ScalarType::Double:
+      return &call_add_picked<double>;
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace
+
+Kernel find_picks_kernel(const Plan& plan, Step& step, const std::string& op) {
+  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
+    return nullptr;
+  }
+  if (op == "aten::gather") {
+    return prepare_pick(plan, step);
+  }
+  return op == "aten::scatter_add" ? prepare_add_picked(plan, step) : nullptr;
+}
+
+} // namespace gradc

@@ -1,0 +1,157 @@
+#include "executor/csrc/short_sums.h"
+
+#include "executor/csrc/direct.h"
+#include "executor/csrc/memory.h"
+#include "executor/csrc/numbers.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+namespace gradc {
+namespace {
+
+constexpr int64_t most_added = 32768; // beyond, ATen may use several threads
+constexpr int num_trials = 8; // other orders of so few additions often give the same number
+constexpr int num_cascades = 4; // levels, and sums that go side by side
+
+// The sums of four columns in a cascade: every `1 << power` rows the sums of a level move up one level.
+template <class T>
+std::array<T, num_cascades> sum_four(const T* in, int64_t row_stride, int64_t column_stride, int64_t rows) {
+  std::array<std::array<T, num_cascades>, num_cascades> levels{};
+  const int power = std::max(4, rows > 1 ? static_cast<int>(std::bit_width(static_cast<uint64_t>(rows - 1))) / num_cascades : 0);
+  const int64_t mask = (int64_t{1} << power) - 1;
+  for (int64_t row = 0; row < rows;) {
+    for (int k = 0; k < num_cascades; ++k) {
+      levels[0][k] += in[row * row_stride + k * column_stride];
+    }
+    if ((++row & mask) != 0) {
+      continue;
+    }
+    for (int level = 1; level < num_cascades; ++level) {
+      for (int k = 0; k < num_cascades; ++k) {
+        levels[level][k] += levels[level - 1][k];
+        levels[level - 1][k] = 0;
+      }
+      if (row & (mask << (level * power))) {
+        break;
+      }
+    }
+  }
+  for (int level = 1; level < num_cascades; ++level) {
+    for (int k = 0; k < num_cascades; ++k) {
+      levels[0][k] += levels[level][k];
+    }
+  }
+  return levels[0];
+}
+
+// One sum, of four that take its elements in turn.
+template <class T>
+T sum_one(const T* in, int64_t stride, int64_t size) {
+  auto sums = sum_four(in, num_cascades * stride, stride, size / num_cascades);
+  for (int64_t i = size / num_cascades * num_cascades; i < size; ++i) {
+    sums[0] += in[i * stride];
+  }
+  for (int k = 1; k < num_cascades; ++k) {
+    sums[0] += sums[k];
+  }
+  return sums[0];
+}
+
+template <class T>
+void sum_each_row(T* out, const T* in, int64_t rows, int64_t columns) {
+  for (int64_t row = 0; row < rows; ++row) {
+    out[row] = sum_one(in + row * columns, 1, columns);
+  }
+}
+
+template <class T>
+void sum_each_column(T* out, const T* in, int64_t rows, int64_t columns) {
+  int64_t column = 0;
+  for (; column + num_cascades <= columns; column += num_cascades) {
+    const auto sums = sum_four(in + column, columns, 1, rows);
+    std::copy(sums.begin(), sums.end(), out + column);
+  }
+  for (; column < columns; ++column) {
+    out[column] = sum_one(in + column, columns, rows);
+  }
+}
+
+template <class T>
+using SumEach = void (*)(T* out, const T* in, int64_t rows, int64_t columns);
+
+template <class T, SumEach<T> sum>
+void call_short_sum(const Step& step, void* out, const void* const* inputs) {
+  sum(static_cast<T*>(out), static_cast<const T*>(inputs[0]), step.summed.rows, step.summed.columns);
+}
+
+// The call, if this machine's ATen sums such a matrix as we do.
+template <class T, SumEach<T> sum>
+Direct proven(const Summed& summed, bool is_over_rows) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  const auto numbers = at::arange(1, summed.rows * summed.columns + 1, c10::CppTypeToScalarType<T>::value);
+  for (int trial = 1; trial <= num_trials; ++trial) {
+    const auto in = numbers.mul(0.7 * trial).sin_();
+    const auto of_aten = in.view({summed.rows, summed.columns}).sum(is_over_rows ? 0 : 1);
+    const auto ours = at::empty_like(of_aten);
+    sum(ours.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), summed.rows, summed.columns);
+    if (std::memcmp(ours.const_data_ptr(), of_aten.const_data_ptr(), ours.nbytes()) != 0) {
+      return nullptr;
+    }
+  }
+  return &call_short_sum<T, sum>;
+}
+
+template <class T>
+Direct short_sum_of(const Summed& summed, bool is_over_rows) {
+  return is_over_rows ? proven<T, &sum_each_column<T>>(summed, true) : proven<T, &sum_each_row<T>>(summed, false);
+}
+
+// The one dimension that is summed over; nothing where there are several.
+std::optional<int64_t> dimension_at(const Plan& plan, const Operand& operand, int64_t num_dimensions) {
+  if (operand.kind != Operand::Kind::constant || plan.constants[operand.index].ints.size() != 1) {
+    return {};
+  }
+  const int64_t dimension = plan.constants[operand.index].ints[0];
+  return dimension < 0 ? dimension + num_dimensions : dimension;
+}
+
+} // namespace
+
+Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
+  if (op != "aten::sum.dim_IntList" || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
+    return nullptr;
+  }
+  const Meta* in = meta_at(plan, step.operands[0]);
+  if (!in || in->sizes.size() < 2 || !is_contiguous(*in) || num_bytes(*in) == 0 || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
+    return nullptr;
+  }
+  const auto num_dimensions = static_cast<int64_t>(in->sizes.size());
+  const auto dimension = dimension_at(plan, step.operands[1], num_dimensions);
+  const int64_t size = c10::multiply_integers(in->sizes), last = in->sizes.back();
+  const int64_t lanes = 32 / static_cast<int64_t>(c10::elementSize(in->dtype));
+  const bool is_over_rows = num_dimensions == 2 && dimension == 0;
+  if (size > most_added || last < 2 || last >= lanes || !has_plain_strides(*plan.metas[step.outs[0]]) ||
+      !(is_over_rows || dimension == num_dimensions - 1)) {
+    return nullptr;
+  }
+  step.summed = {size / last, last};
+  switch (in->dtype) {
+    case c10::ScalarType::Float:
+      return call_directly(step, short_sum_of<float>(step.summed, is_over_rows), {0});
+    case c10::ScalarType::Double:
+      return call_directly(step, short_sum_of<double>(step.summed, is_over_rows), {0});
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace gradc
