@@ -89,6 +89,14 @@ struct Product {
   struct Copied {
     int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
   };
+  // The same as it stands, x y: sizes, and strides of the factors. So much of the inner dimension, `part`, is one chain of additions,
+  // fused with the multiplications or not (tiled_product.h).
+  struct Tiled {
+    int64_t rows = 0, columns = 0, inner = 0, x_down = 0, x_across = 0, y_down = 0, y_across = 0, part = 0;
+    bool is_fused = true;
+  };
+  Tiled tiled;
+  int num_threads = 0; // with which BLAS makes it so
   bool transposes_a = false, transposes_b = false, changes_places = false;
   int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
   Copied copied_a, copied_b;

@@ -2,8 +2,10 @@
 
 #include "executor/csrc/direct.h"
 #include "executor/csrc/memory.h"
+#include "executor/csrc/tiled_product.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 #include <dlfcn.h>
 
@@ -68,6 +70,18 @@ void call_mm(const Step& step, void* out, const void* const* inputs) {
   multiply<T>(step.product, inputs[0], inputs[1], 0, out);
 }
 
+void call_blas(const Product& product, const float* x, const float* y, float beta, float* out) {
+  multiply<float>(product, x, y, beta, out);
+}
+
+void call_tiled_mm(const Step& step, void* out, const void* const* inputs) {
+  if (!is_tiled_now(step.product)) {
+    return call_mm<float>(step, out, inputs);
+  }
+  const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
+  multiply_in_tiles(step.product.tiled, at(0), at(1), nullptr, 0, static_cast<float*>(out));
+}
+
 // The addend is a row, repeated, or a whole matrix.
 template <class T, bool is_row>
 void call_addmm(const Step& step, void* out, const void* const* inputs) {
@@ -80,8 +94,29 @@ void call_addmm(const Step& step, void* out, const void* const* inputs) {
   multiply<T>(step.product, inputs[1], inputs[2], 1, out);
 }
 
+template <bool is_row>
+void call_tiled_addmm(const Step& step, void* out, const void* const* inputs) {
+  if (!is_tiled_now(step.product)) {
+    return call_addmm<float, is_row>(step, out, inputs);
+  }
+  const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
+  const int64_t stride = is_row ? 0 : step.product.tiled.columns;
+  multiply_in_tiles(step.product.tiled, at(1), at(2), at(0), stride, static_cast<float*>(out));
+}
+
 template <class T>
-Direct addmm_of(const Plan& plan, const Step& step) {
+Direct mm_of(Step& step) {
+  if (std::is_same_v<T, float> && may_multiply_in_tiles(step.product, /*adds=*/false, &call_blas)) {
+    return &call_tiled_mm;
+  }
+  return &call_mm<T>;
+}
+
+template <class T>
+Direct addmm_of(const Plan& plan, Step& step) {
+  if (std::is_same_v<T, float> && may_multiply_in_tiles(step.product, /*adds=*/true, &call_blas)) {
+    return plan.metas[step.operands[0].index]->sizes.size() == 1 ? &call_tiled_addmm<true> : &call_tiled_addmm<false>;
+  }
   return plan.metas[step.operands[0].index]->sizes.size() == 1 ? &call_addmm<T, true> : &call_addmm<T, false>;
 }
 
@@ -140,6 +175,8 @@ bool prepare(const Plan& plan, Step& step, const Operand& x, const Operand& y) {
   product.n = static_cast<int>(n);
   product.k = static_cast<int>(k);
   product.ldc = product.m;
+  product.tiled = {result->sizes[0], result->sizes[1], k, left->strides[0], left->strides[1], right->strides[0], right->strides[1]};
+  product.num_threads = at::get_num_threads();
   return lay_factor(a, turned, m, k, product.transposes_a, product.lda, product.copied_a) &&
       lay_factor(b, turned, k, n, product.transposes_b, product.ldb, product.copied_b);
 }
@@ -176,7 +213,7 @@ Kernel find_product_kernel(const Plan& plan, Step& step, const std::string& op) 
   const auto& operands = step.operands;
   step.needs_full_precision = true;
   if (op == "aten::mm" && prepare(plan, step, operands[0], operands[1])) {
-    return call_directly(step, is_float ? &call_mm<float> : &call_mm<double>, {0, 1});
+    return call_directly(step, is_float ? mm_of<float>(step) : mm_of<double>(step), {0, 1});
   }
   if (op == "aten::addmm" && is_one(plan, operands[3]) && is_one(plan, operands[4]) &&
       prepare(plan, step, operands[1], operands[2]) && fits_addend(plan, step)) {

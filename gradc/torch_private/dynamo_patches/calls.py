@@ -51,9 +51,9 @@ def call_natively(is_ours: IsOurs) -> Patch:
 def guard_module_hooks(make_guard: Callable[[], Any], ask_for_hooks: AskForHooks) -> Patch:
     """One guard for all hooks of a module and of those below it.
 
-    ``make_guard`` makes it: its ``ask``, called with the module, is true if none of the dictionaries of hooks that were added by
+    ``make_guard`` makes it: its ``ask``, called with the module, is true if no dictionary of hooks of those that were added by
     ``add(names of the modules that lead there, attribute)`` holds one. Where that is None, Dynamo's own serve, one for each
-    dictionary. ``ask_for_hooks`` makes what tells of the given dictionaries whether some hold hooks just if some do now.
+    dictionary. ``ask_for_hooks`` makes what tells whether some of the given dictionaries hold hooks just if some do now.
     """
 
     def make(of_each: Method) -> Method:

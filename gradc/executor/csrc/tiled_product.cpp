@@ -1,0 +1,370 @@
+#include "executor/csrc/tiled_product.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define GRADC_HAS_TILES
+#include <immintrin.h>
+#endif
+
+namespace gradc {
+namespace {
+
+constexpr int64_t longest_chain = 192; // beyond, BLAS adds up parts
+constexpr int64_t most_products = int64_t{1} << 25; // multiplications: beyond, its panels may pay
+constexpr int64_t most_beside_threads = int64_t{1} << 16; // where it may use several
+constexpr int64_t fewest_columns = 8;
+constexpr int64_t fewest_elements = 64, longest_inner = 4096;
+constexpr int64_t fewest_compared = 1024; // elements: two ways to round often give the same number
+
+#ifdef GRADC_HAS_TILES
+
+// A tile of the result, and where its factors begin. A fused chain begins with 0, and is added to the addend; another begins with it.
+struct Tile {
+  const float *x, *y, *addend;
+  float* out;
+  int64_t x_down, x_across, y_down, addend_down, out_down, inner;
+  int last; // columns in the last register
+};
+
+template <int num_rows, int num_vectors, bool is_fused>
+[[gnu::target("avx512f")]] void tile_512(const Tile& tile) {
+  constexpr int lanes = 16;
+  const __mmask16 last = static_cast<__mmask16>((1U << tile.last) - 1);
+  const auto load = [last](const float* from, int vector) __attribute__((target("avx512f"), always_inline)) {
+    return vector + 1 < num_vectors ? _mm512_loadu_ps(from + vector * lanes) : _mm512_maskz_loadu_ps(last, from + vector * lanes);
+  };
+  __m512 sums[num_rows][num_vectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < num_rows; ++row) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      sums[row][vector] =
+          !is_fused && tile.addend ? load(tile.addend + row * tile.addend_down, vector) : _mm512_setzero_ps();
+    }
+  }
+  const float* x = tile.x;
+  const float* y = tile.y;
+  for (int64_t p = 0; p < tile.inner; ++p, x += tile.x_across, y += tile.y_down) {
+    __m512 of_y[num_vectors];
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      of_y[vector] = load(y, vector);
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < num_rows; ++row) {
+      const __m512 of_x = _mm512_set1_ps(x[row * tile.x_down]);
+#pragma GCC unroll 8
+      for (int vector = 0; vector < num_vectors; ++vector) {
+        sums[row][vector] = is_fused ? _mm512_fmadd_ps(of_x, of_y[vector], sums[row][vector])
+                                     : _mm512_add_ps(_mm512_mul_ps(of_x, of_y[vector]), sums[row][vector]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < num_rows; ++row) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      __m512 sum = sums[row][vector];
+      if (is_fused) {
+        const __m512 addend = tile.addend ? load(tile.addend + row * tile.addend_down, vector) : _mm512_setzero_ps();
+        sum = _mm512_add_ps(addend, sum); // which makes 0 of -0 where there is none
+      }
+      float* out = tile.out + row * tile.out_down + vector * lanes;
+      if (vector + 1 < num_vectors) {
+        _mm512_storeu_ps(out, sum);
+      } else {
+        _mm512_mask_storeu_ps(out, last, sum);
+      }
+    }
+  }
+}
+
+// `is_whole`: no register is filled in part, which takes long here.
+template <int num_rows, int num_vectors, bool is_fused, bool is_whole>
+[[gnu::target("avx2,fma")]] void fill_256(const Tile& tile) {
+  constexpr int lanes = 8;
+  const __m256i last = _mm256_cmpgt_epi32(_mm256_set1_epi32(tile.last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const auto load = [last](const float* from, int vector) __attribute__((target("avx2,fma"), always_inline)) {
+    return is_whole || vector + 1 < num_vectors ? _mm256_loadu_ps(from + vector * lanes) : _mm256_maskload_ps(from + vector * lanes, last);
+  };
+  __m256 sums[num_rows][num_vectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < num_rows; ++row) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      sums[row][vector] =
+          !is_fused && tile.addend ? load(tile.addend + row * tile.addend_down, vector) : _mm256_setzero_ps();
+    }
+  }
+  const float* x = tile.x;
+  const float* y = tile.y;
+  for (int64_t p = 0; p < tile.inner; ++p, x += tile.x_across, y += tile.y_down) {
+    __m256 of_y[num_vectors];
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      of_y[vector] = load(y, vector);
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < num_rows; ++row) {
+      const __m256 of_x = _mm256_broadcast_ss(x + row * tile.x_down);
+#pragma GCC unroll 8
+      for (int vector = 0; vector < num_vectors; ++vector) {
+        sums[row][vector] = is_fused ? _mm256_fmadd_ps(of_x, of_y[vector], sums[row][vector])
+                                     : _mm256_add_ps(_mm256_mul_ps(of_x, of_y[vector]), sums[row][vector]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < num_rows; ++row) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      __m256 sum = sums[row][vector];
+      if (is_fused) {
+        const __m256 addend = tile.addend ? load(tile.addend + row * tile.addend_down, vector) : _mm256_setzero_ps();
+        sum = _mm256_add_ps(addend, sum); // which makes 0 of -0 where there is none
+      }
+      float* out = tile.out + row * tile.out_down + vector * lanes;
+      if (is_whole || vector + 1 < num_vectors) {
+        _mm256_storeu_ps(out, sum);
+      } else {
+        _mm256_maskstore_ps(out, last, sum);
+      }
+    }
+  }
+}
+
+template <int num_rows, int num_vectors, bool is_fused>
+void tile_256(const Tile& tile) {
+  tile.last == 8 ? fill_256<num_rows, num_vectors, is_fused, true>(tile) : fill_256<num_rows, num_vectors, is_fused, false>(tile);
+}
+
+using CallTile = void (*)(const Tile&);
+
+// The calls of tiles with so many registers across, by rows - 1.
+template <int num_vectors, bool is_fused>
+constexpr std::array<CallTile, 6> calls_512 = {
+    &tile_512<1, num_vectors, is_fused>, &tile_512<2, num_vectors, is_fused>, &tile_512<3, num_vectors, is_fused>,
+    &tile_512<4, num_vectors, is_fused>, &tile_512<5, num_vectors, is_fused>, &tile_512<6, num_vectors, is_fused>};
+template <int num_vectors, bool is_fused>
+constexpr std::array<CallTile, 6> calls_256 = {
+    &tile_256<1, num_vectors, is_fused>, &tile_256<2, num_vectors, is_fused>, &tile_256<3, num_vectors, is_fused>,
+    &tile_256<4, num_vectors, is_fused>, &tile_256<5, num_vectors, is_fused>, &tile_256<6, num_vectors, is_fused>};
+
+// How a machine makes tiles: so many numbers in a register, and what is called, by registers across - 1 and rows - 1.
+struct Tiles {
+  int lanes;
+  std::vector<std::array<CallTile, 6>> fused, unfused;
+};
+
+// Those of the machine, or what torch was told to take it for; null where that has no fused multiply-adds.
+const Tiles* tiles() {
+  static const Tiles of_512{
+      16,
+      {calls_512<1, true>, calls_512<2, true>, calls_512<3, true>, calls_512<4, true>},
+      {calls_512<1, false>, calls_512<2, false>, calls_512<3, false>, calls_512<4, false>}};
+  static const Tiles of_256{8, {calls_256<1, true>, calls_256<2, true>}, {calls_256<1, false>, calls_256<2, false>}};
+  static const std::string capability = at::get_cpu_capability();
+  return capability == "AVX512" ? &of_512 : capability == "AVX2" ? &of_256 : nullptr;
+}
+
+// Eight rows of eight numbers, as columns.
+[[gnu::target("avx2")]] void turn_eight(const float* in, int64_t in_down, float* out, int64_t out_down) {
+  __m256 rows[8], pairs[8], fours[8];
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = _mm256_loadu_ps(in + i * in_down);
+  }
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(out + i * out_down, _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20));
+    _mm256_storeu_ps(out + (i + 4) * out_down, _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31));
+  }
+}
+
+// `out[p][j] = in[j][p]`, for so many rows j and columns p of `in`.
+void turn(const float* in, int64_t in_down, int64_t rows, int64_t columns, float* out, int64_t out_down) {
+  for (int64_t j = 0; j < rows; j += 8) {
+    for (int64_t p = 0; p < columns; p += 8) {
+      if (j + 8 <= rows && p + 8 <= columns) {
+        turn_eight(in + j * in_down + p, in_down, out + p * out_down + j, out_down);
+        continue;
+      }
+      for (int64_t row = j; row < std::min(rows, j + 8); ++row) {
+        for (int64_t column = p; column < std::min(columns, p + 8); ++column) {
+          out[column * out_down + row] = in[row * in_down + column];
+        }
+      }
+    }
+  }
+}
+
+// The product of so much of the inner dimension that each element is one chain. Rows of y are numbers side by side, or columns are.
+void multiply_part(
+    const Product::Tiled& sizes, const float* x, const float* y, const float* addend, int64_t addend_stride, float* out) {
+  thread_local std::vector<float> turned;
+  const Tiles& of = *tiles();
+  const auto& calls = sizes.is_fused ? of.fused : of.unfused;
+  const auto most_columns = static_cast<int64_t>(of.lanes * calls.size());
+  constexpr auto most_rows = static_cast<int64_t>(std::tuple_size_v<std::array<CallTile, 6>>);
+  for (int64_t column = 0; column < sizes.columns; column += most_columns) {
+    const int64_t columns = std::min(most_columns, sizes.columns - column);
+    const int64_t vectors = (columns + of.lanes - 1) / of.lanes;
+    const float* of_y = y + column * sizes.y_across;
+    int64_t y_down = sizes.y_down;
+    if (sizes.y_across != 1) { // its rows are made first
+      y_down = most_columns;
+      turned.resize(std::max<size_t>(turned.size(), y_down * sizes.inner));
+      turn(of_y, sizes.y_across, columns, sizes.inner, turned.data(), y_down);
+      of_y = turned.data();
+    }
+    for (int64_t row = 0; row < sizes.rows;) {
+      const int64_t left = sizes.rows - row;
+      const int64_t rows = left > most_rows && left < 2 * most_rows ? (left + 1) / 2 : std::min(left, most_rows);
+      const float* added = addend ? addend + row * addend_stride + column : nullptr;
+      calls[vectors - 1][rows - 1](
+          {x + row * sizes.x_down, of_y, added, out + row * sizes.columns + column, sizes.x_down, sizes.x_across, y_down,
+           addend_stride, sizes.columns, sizes.inner, static_cast<int>(columns - (vectors - 1) * of.lanes)});
+      row += rows;
+    }
+  }
+}
+
+// A narrow result, whose columns are made as rows: the factors change places.
+void multiply_narrow(
+    const Product::Tiled& sizes, const float* x, const float* y, const float* addend, int64_t addend_stride, float* out) {
+  thread_local std::vector<float> columns;
+  columns.resize(std::max<size_t>(columns.size(), sizes.rows * sizes.columns));
+  Product::Tiled changed = sizes;
+  std::swap(changed.rows, changed.columns);
+  changed.x_down = sizes.y_across;
+  changed.x_across = sizes.y_down;
+  changed.y_down = sizes.x_across;
+  changed.y_across = sizes.x_down;
+  for (int64_t column = 0; addend && column < sizes.columns; ++column) {
+    for (int64_t row = 0; row < sizes.rows; ++row) {
+      columns[column * sizes.rows + row] = addend[row * addend_stride + column];
+    }
+  }
+  multiply_part(changed, y, x, addend ? columns.data() : nullptr, sizes.rows, columns.data());
+  for (int64_t row = 0; row < sizes.rows; ++row) {
+    for (int64_t column = 0; column < sizes.columns; ++column) {
+      out[row * sizes.columns + column] = columns[column * sizes.rows + row];
+    }
+  }
+}
+
+#endif
+
+bool is_narrow(const Product::Tiled& sizes) {
+  return sizes.columns < fewest_columns;
+}
+
+int64_t part_of(int64_t inner) {
+  return inner <= longest_chain ? inner : inner < 2 * longest_chain ? inner / 2 : longest_chain;
+}
+
+// ---- what BLAS does
+
+// Numbers whose sums depend on the order of the additions; or zeros of either sign, or such that their products are too small, and
+// of one sign, which `sign` is.
+std::vector<float> numbers_for(int64_t size, int trial, float sign = 1) {
+  std::vector<float> numbers(size);
+  for (int64_t i = 0; i < size; ++i) {
+    const auto mixed = static_cast<uint32_t>(i + trial) * 2654435761U;
+    const float wave = (static_cast<float>(mixed >> 8) / 8388608.0F - 1) * static_cast<float>(1U << (mixed % 9)) / 16;
+    numbers[i] = trial == 0 && i % 3 != 1 ? (i % 2 ? -0.0F : 0.0F) : trial == 1 ? sign * std::abs(wave) * 1e-24F : wave;
+  }
+  return numbers;
+}
+
+int64_t extent(int64_t rows, int64_t down, int64_t columns, int64_t across) {
+  return (rows - 1) * down + (columns - 1) * across + 1;
+}
+
+bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, CallBlas call) {
+  const int num_trials = 3 + static_cast<int>(fewest_compared / (sizes.rows * sizes.columns));
+  for (int trial = 0; trial < num_trials; ++trial) { // each with memory that begins elsewhere
+    const auto x = numbers_for(extent(sizes.rows, sizes.x_down, sizes.inner, sizes.x_across) + trial, trial, -1);
+    const auto y = numbers_for(extent(sizes.inner, sizes.y_down, sizes.columns, sizes.y_across) + trial, trial);
+    auto of_blas = numbers_for(sizes.rows * sizes.columns + trial, trial), ours = of_blas;
+    const float* addend = adds ? ours.data() + trial : nullptr;
+    multiply_in_tiles(sizes, x.data() + trial, y.data() + trial, addend, sizes.columns, ours.data() + trial);
+    call(product, x.data() + trial, y.data() + trial, adds ? 1.0F : 0.0F, of_blas.data() + trial);
+    if (std::memcmp(ours.data(), of_blas.data(), ours.size() * sizeof(float)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+} // namespace
+
+bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
+#ifdef GRADC_HAS_TILES
+  Product::Tiled& sizes = product.tiled;
+  const int64_t most = product.num_threads == 1 ? most_products : most_beside_threads;
+  const bool has_vectors = is_narrow(sizes) ? sizes.x_down == 1 && sizes.rows >= fewest_columns : sizes.y_across == 1 || sizes.y_down == 1;
+  const bool is_worth_asking = sizes.rows * sizes.columns >= fewest_elements && sizes.inner <= longest_inner;
+  if (!has_vectors || !is_worth_asking || !tiles() || sizes.rows * sizes.columns * sizes.inner > most || product.num_threads != at::get_num_threads()) {
+    return false;
+  }
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
+  static std::mutex mutex;
+  static std::map<Key, std::optional<Product::Tiled>> known; // and how
+  const Key key{sizes.rows, sizes.columns, sizes.inner, sizes.x_down, sizes.x_across, sizes.y_down, sizes.y_across, product.num_threads, adds};
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace(key);
+  for (const bool is_fused : {true, false}) {
+    sizes.is_fused = is_fused;
+    sizes.part = is_fused ? part_of(sizes.inner) : sizes.inner;
+    if (is_new && !found->second && agrees(product, sizes, adds, call)) {
+      found->second = sizes;
+    }
+  }
+  sizes = found->second.value_or(sizes);
+  return found->second.has_value();
+#else
+  return false;
+#endif
+}
+
+bool is_tiled_now(const Product& product) {
+  return product.num_threads == at::get_num_threads();
+}
+
+void multiply_in_tiles(
+    const Product::Tiled& sizes, const float* x, const float* y, const float* addend, int64_t addend_stride, float* out) {
+#ifdef GRADC_HAS_TILES
+  const auto multiply = is_narrow(sizes) ? &multiply_narrow : &multiply_part;
+  for (int64_t begin = 0; begin < sizes.inner; begin += sizes.part) {
+    Product::Tiled of_part = sizes;
+    of_part.inner = std::min(sizes.part, sizes.inner - begin);
+    multiply(of_part, x + begin * sizes.x_across, y + begin * sizes.y_down, addend, addend_stride, out);
+    addend = out;
+    addend_stride = sizes.columns;
+  }
+#endif
+}
+
+} // namespace gradc
