@@ -131,7 +131,8 @@ Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op
     return nullptr;
   }
   const Meta* in = meta_at(plan, step.operands[0]);
-  if (!in || in->sizes.size() < 2 || !is_contiguous(*in) || num_bytes(*in) == 0 || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
+  if (!in || in->sizes.size() < 2 || !is_contiguous(*in) || num_bytes(*in) == 0 ||
+      !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
     return nullptr;
   }
   const auto num_dimensions = static_cast<int64_t>(in->sizes.size());

@@ -26,7 +26,7 @@ constexpr int64_t longest_chain = 192; // beyond, BLAS adds up parts
 constexpr int64_t most_products = int64_t{1} << 25; // multiplications: beyond, its panels may pay
 constexpr int64_t most_beside_threads = int64_t{1} << 16; // where it may use several
 constexpr int64_t fewest_columns = 8;
-constexpr int64_t fewest_elements = 64, longest_inner = 4096;
+constexpr int64_t fewest_elements = 64, longest_inner = 4096, longest_extent = int64_t{1} << 22;
 constexpr int64_t fewest_compared = 1024; // elements: two ways to round often give the same number
 
 #ifdef GRADC_HAS_TILES
@@ -286,14 +286,17 @@ int64_t part_of(int64_t inner) {
 
 // ---- what BLAS does
 
-// Numbers whose sums depend on the order of the additions; or zeros of either sign, or such that their products are too small, and
-// of one sign, which `sign` is.
-std::vector<float> numbers_for(int64_t size, int trial, float sign = 1) {
+// The numbers of a factor, 0 or 1, or of an addend, 2. Their sums depend on the order of the additions; in the first trial most are zeros of
+// either sign, and in the second their products are too small, and negative.
+std::vector<float> numbers_for(int64_t size, int trial, uint32_t which) {
   std::vector<float> numbers(size);
   for (int64_t i = 0; i < size; ++i) {
-    const auto mixed = static_cast<uint32_t>(i + trial) * 2654435761U;
-    const float wave = (static_cast<float>(mixed >> 8) / 8388608.0F - 1) * static_cast<float>(1U << (mixed % 9)) / 16;
-    numbers[i] = trial == 0 && i % 3 != 1 ? (i % 2 ? -0.0F : 0.0F) : trial == 1 ? sign * std::abs(wave) * 1e-24F : wave;
+    uint32_t mixed = (static_cast<uint32_t>(i + trial) + which * 1000003U) * 2654435761U;
+    mixed = (mixed ^ (mixed >> 15)) * 2246822519U;
+    mixed ^= mixed >> 13;
+    const float number = (static_cast<float>(mixed >> 8) / 8388608.0F - 1) * static_cast<float>(1U << (mixed % 9)) / 16;
+    const float small = (which == 0 ? -1 : 1) * std::abs(number) * 1e-24F, zero = i % 2 ? -0.0F : 0.0F;
+    numbers[i] = trial == 0 && i % 3 != 1 ? zero : trial == 1 ? small : number;
   }
   return numbers;
 }
@@ -302,12 +305,28 @@ int64_t extent(int64_t rows, int64_t down, int64_t columns, int64_t across) {
   return (rows - 1) * down + (columns - 1) * across + 1;
 }
 
+// Numbers from the first of a matrix to its last.
+int64_t extent_of_x(const Product::Tiled& sizes) {
+  return extent(sizes.rows, sizes.x_down, sizes.inner, sizes.x_across);
+}
+int64_t extent_of_y(const Product::Tiled& sizes) {
+  return extent(sizes.inner, sizes.y_down, sizes.columns, sizes.y_across);
+}
+
+bool is_worth_asking(const Product::Tiled& sizes, int num_threads) {
+  const bool has_vectors = is_narrow(sizes) ? sizes.x_down == 1 && sizes.rows >= fewest_columns : sizes.y_across == 1 || sizes.y_down == 1;
+  const int64_t num_elements = sizes.rows * sizes.columns;
+  return has_vectors && num_elements >= fewest_elements && sizes.inner <= longest_inner &&
+      num_elements * sizes.inner <= (num_threads == 1 ? most_products : most_beside_threads) && extent_of_x(sizes) <= longest_extent &&
+      extent_of_y(sizes) <= longest_extent;
+}
+
 bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, CallBlas call) {
   const int num_trials = 3 + static_cast<int>(fewest_compared / (sizes.rows * sizes.columns));
   for (int trial = 0; trial < num_trials; ++trial) { // each with memory that begins elsewhere
-    const auto x = numbers_for(extent(sizes.rows, sizes.x_down, sizes.inner, sizes.x_across) + trial, trial, -1);
-    const auto y = numbers_for(extent(sizes.inner, sizes.y_down, sizes.columns, sizes.y_across) + trial, trial);
-    auto of_blas = numbers_for(sizes.rows * sizes.columns + trial, trial), ours = of_blas;
+    const auto x = numbers_for(extent_of_x(sizes) + trial, trial, 0);
+    const auto y = numbers_for(extent_of_y(sizes) + trial, trial, 1);
+    auto of_blas = numbers_for(sizes.rows * sizes.columns + trial, trial, 2), ours = of_blas;
     const float* addend = adds ? ours.data() + trial : nullptr;
     multiply_in_tiles(sizes, x.data() + trial, y.data() + trial, addend, sizes.columns, ours.data() + trial);
     call(product, x.data() + trial, y.data() + trial, adds ? 1.0F : 0.0F, of_blas.data() + trial);
@@ -323,16 +342,14 @@ bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, Call
 bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
 #ifdef GRADC_HAS_TILES
   Product::Tiled& sizes = product.tiled;
-  const int64_t most = product.num_threads == 1 ? most_products : most_beside_threads;
-  const bool has_vectors = is_narrow(sizes) ? sizes.x_down == 1 && sizes.rows >= fewest_columns : sizes.y_across == 1 || sizes.y_down == 1;
-  const bool is_worth_asking = sizes.rows * sizes.columns >= fewest_elements && sizes.inner <= longest_inner;
-  if (!has_vectors || !is_worth_asking || !tiles() || sizes.rows * sizes.columns * sizes.inner > most || product.num_threads != at::get_num_threads()) {
+  if (!tiles() || product.num_threads != at::get_num_threads() || !is_worth_asking(sizes, product.num_threads)) {
     return false;
   }
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
   static std::mutex mutex;
   static std::map<Key, std::optional<Product::Tiled>> known; // and how
-  const Key key{sizes.rows, sizes.columns, sizes.inner, sizes.x_down, sizes.x_across, sizes.y_down, sizes.y_across, product.num_threads, adds};
+  const Key key{sizes.rows,   sizes.columns,  sizes.inner,         sizes.x_down, sizes.x_across,
+                sizes.y_down, sizes.y_across, product.num_threads, adds};
   const std::lock_guard lock(mutex);
   const auto [found, is_new] = known.try_emplace(key);
   for (const bool is_fused : {true, false}) {
