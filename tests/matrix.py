@@ -111,8 +111,11 @@ def tell(place: Place, stage: str, done: subprocess.CompletedProcess[str], lines
 
 
 def prepare(place: Place) -> None:
-    """Make the environment, copy what git knows of the tree, and build the extension; what is there already stays."""
+    """Make the environment, copy what git knows of the tree, and build the extension. What was built there already stays, and no file
+    that git knew there and no longer knows here."""
     place.tree.mkdir(parents=True, exist_ok=True)
+    for name in _listed(place.tree) - _listed(ROOT) if (place.tree / ".git").exists() else ():
+        (place.tree / name).unlink(missing_ok=True)
     if not place.python.exists():
         subprocess.run([place.base, "-m", "venv", place.python.parents[1]], check=True)
     copy = f"git ls-files -z | tar --create --null --files-from=- | tar --extract --directory={place.tree}"
@@ -121,6 +124,11 @@ def prepare(place: Place) -> None:
         subprocess.run(["git", *words], cwd=place.tree, check=True)
     install(place, f"torch=={place.torch}", "setuptools>=77", "wheel", "ninja")
     install(place, "--no-build-isolation", "-e", ".[demo,dev]")
+
+
+def _listed(tree: Path) -> set[str]:
+    """The files that git knows."""
+    return set(subprocess.run(["git", "ls-files", "-z"], cwd=tree, check=True, capture_output=True, text=True).stdout.split("\0")) - {""}
 
 
 def install(place: Place, *what: str) -> None:
