@@ -111,8 +111,10 @@ def tell(place: Place, stage: str, done: subprocess.CompletedProcess[str], lines
 
 
 def prepare(place: Place) -> None:
-    """Make the environment, copy what git knows of the tree, and build the extension. What was built there already stays, and no file
-    that git knew there and no longer knows here."""
+    """Make the environment, copy what git knows of the tree, and build the extension.
+
+    What was built there already stays, and no file that git knew there and no longer knows here.
+    """
     place.tree.mkdir(parents=True, exist_ok=True)
     for name in _listed(place.tree) - _listed(ROOT) if (place.tree / ".git").exists() else ():
         (place.tree / name).unlink(missing_ok=True)
@@ -126,9 +128,10 @@ def prepare(place: Place) -> None:
     install(place, "--no-build-isolation", "-e", ".[demo,dev]")
 
 
-def _listed(tree: Path) -> set[str]:
+def _listed(tree: pathlib.Path) -> set[str]:
     """The files that git knows."""
-    return set(subprocess.run(["git", "ls-files", "-z"], cwd=tree, check=True, capture_output=True, text=True).stdout.split("\0")) - {""}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=tree, check=True, capture_output=True, text=True)
+    return {*listed.stdout.split("\0")} - {""}
 
 
 def install(place: Place, *what: str) -> None:
