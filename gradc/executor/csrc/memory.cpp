@@ -145,13 +145,13 @@ class Retired {
 bool is_as_made(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   constexpr auto keys = plain_keys | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
-  if (tensor.use_count() != 1 || impl->autograd_meta() || impl->pyobj_slot()->load_pyobj() || !has_only(impl->key_set(), keys, 0) ||
-      impl->is_inference() || impl->version_counter().current_version() != 0 || !impl->version_counter().unique()) {
+  if (tensor.use_count() != 1 || tensor.weak_use_count() != 1 || impl->autograd_meta() || impl->pyobj_slot()->load_pyobj() ||
+      !has_only(impl->key_set(), keys, 0) || impl->is_inference() || impl->version_counter().current_version() != 0 || !impl->version_counter().unique()) {
     return false;
   }
   const auto& storage = tensor.storage();
   return storage.use_count() == 1 && !storage.unsafeGetStorageImpl()->pyobj_slot()->load_pyobj() &&
-       storage.data_ptr().get_deleter() == &free_block && impl->storage_offset() == 0 &&
+      storage.data_ptr().get_deleter() == &free_block && impl->storage_offset() == 0 &&
       storage.nbytes() == static_cast<size_t>(tensor.numel()) * tensor.itemsize();
 }
 
