@@ -18,6 +18,11 @@ constexpr size_t alignment = c10::gAlignment;
 constexpr size_t num_classes = small_bytes / alignment + 1;
 constexpr size_t kept_bytes = 4 * 1024 * 1024;
 
+// A size in units of the alignment.
+constexpr size_t class_of(size_t size) {
+  return (size + alignment - 1) / alignment;
+}
+
 // This thread's; null where the thread ends, and has none any more.
 template <class T>
 T* of_this_thread() {
@@ -86,7 +91,7 @@ void free_block(void* header) {
 }
 
 c10::DataPtr allocate(size_t size) {
-  const size_t size_class = (size + alignment - 1) / alignment;
+  const size_t size_class = class_of(size);
   Blocks* blocks = of_this_thread<Blocks>();
   void* header = blocks ? blocks->take(size_class) : nullptr;
   if (!header) {
@@ -133,10 +138,6 @@ class Retired {
   static constexpr size_t most_tried = 4;
   static constexpr size_t most_held = 1024 * 1024;
 
-  static size_t class_of(size_t size) {
-    return (size + alignment - 1) / alignment;
-  }
-
   std::vector<std::vector<at::Tensor>> tensors_{num_classes};
   size_t held_ = 0;
 };
@@ -146,7 +147,8 @@ bool is_as_made(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   constexpr auto keys = plain_keys | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
   if (tensor.use_count() != 1 || tensor.weak_use_count() != 1 || impl->autograd_meta() || impl->pyobj_slot()->load_pyobj() ||
-      !has_only(impl->key_set(), keys, 0) || impl->is_inference() || impl->version_counter().current_version() != 0 || !impl->version_counter().unique()) {
+      !has_only(impl->key_set(), keys, 0) || impl->is_inference() || impl->version_counter().current_version() != 0 ||
+      !impl->version_counter().unique()) {
     return false;
   }
   const auto& storage = tensor.storage();

@@ -38,11 +38,17 @@ bool has_plain_strides(const Meta& meta);
 // True if real tensors have these strides where fake ones have: not always so for a dimension of size 1.
 bool has_sure_strides(const Meta& meta);
 
+// Where the numbers of a slot's tensor begin.
+inline const void* memory_at(const Frame& frame, Index slot) {
+  return frame.slots[slot].toTensor().const_data_ptr();
+}
+
 // A tensor with nothing written to it. The layout must be dense.
 at::Tensor new_memory(const Meta& meta);
 at::Tensor new_memory(const Meta& meta, size_t size); // of so many bytes, as num_bytes counts them
 
-// Lets a tensor go. If it is one of `new_memory`'s that nobody else holds, it may be what the next `new_memory` of its layout gives.
+// Lets a tensor go. If it is one of `new_memory`'s that nobody else holds, it may be what the next `new_memory` of its
+// dtype and size gives.
 void retire(at::Tensor tensor);
 
 // The same of what a slot holds, which is empty then.

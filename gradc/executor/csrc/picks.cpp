@@ -17,10 +17,6 @@ namespace {
 
 // ---- running
 
-const void* memory_of(const Frame& frame, Index slot) {
-  return frame.slots[slot].toTensor().const_data_ptr();
-}
-
 bool are_places(const int64_t* places, const Picks& picks) {
   return std::all_of(places, places + picks.rows * picks.count, [&](int64_t place) { return place >= 0 && place < picks.length; });
 }
@@ -28,13 +24,13 @@ bool are_places(const int64_t* places, const Picks& picks) {
 template <class T>
 void call_pick(const Step& step, Frame& frame) {
   const Picks& picks = step.picks;
-  const auto* places = static_cast<const int64_t*>(memory_of(frame, picks.places));
+  const auto* places = static_cast<const int64_t*>(memory_at(frame, picks.places));
   if (!are_places(places, picks)) {
     return call_as_eager(step, frame); // which raises
   }
   at::Tensor result = result_memory(step, frame);
   auto* out = static_cast<T*>(result.mutable_data_ptr());
-  const auto* row = static_cast<const T*>(memory_of(frame, picks.table));
+  const auto* row = static_cast<const T*>(memory_at(frame, picks.table));
   for (int64_t i = 0; i < picks.rows; ++i, row += picks.length, places += picks.count) {
     out = std::transform(places, places + picks.count, out, [row](int64_t place) { return row[place]; });
   }
@@ -53,14 +49,14 @@ void add_picked(T* row, const T* added, const int64_t* places, const Picks& pick
 template <class T>
 void call_add_picked(const Step& step, Frame& frame) {
   const Picks& picks = step.picks;
-  const auto* places = static_cast<const int64_t*>(memory_of(frame, picks.places));
+  const auto* places = static_cast<const int64_t*>(memory_at(frame, picks.places));
   if (!are_places(places, picks)) {
     return call_as_eager(step, frame);
   }
   at::Tensor result = result_memory(step, frame);
   auto* out = static_cast<T*>(result.mutable_data_ptr());
-  std::copy_n(static_cast<const T*>(memory_of(frame, picks.table)), picks.rows * picks.length, out);
-  add_picked(out, static_cast<const T*>(memory_of(frame, picks.added)), places, picks);
+  std::copy_n(static_cast<const T*>(memory_at(frame, picks.table)), picks.rows * picks.length, out);
+  add_picked(out, static_cast<const T*>(memory_at(frame, picks.added)), places, picks);
   frame.slots[step.outs[0]] = std::move(result);
 }
 

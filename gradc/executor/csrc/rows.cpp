@@ -19,10 +19,6 @@ namespace {
 
 constexpr int64_t most_added_serially = 32768; // beyond, ATen's threads share the additions
 
-const void* memory_at(const Frame& frame, Index slot) {
-  return frame.slots[slot].toTensor().const_data_ptr();
-}
-
 // ---- running
 
 // True if each index names a row. Those from the end have `from_end` rows added.
