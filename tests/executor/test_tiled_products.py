@@ -78,6 +78,22 @@ def test_products_that_are_too_small_are_zero_and_not_minus_zero() -> None:
     assert same_bits(executor.lower(capture(torch.mm, [x, y]))([x, y])[0], x @ y)
 
 
+def test_a_column_by_a_row(threads: int) -> None:
+    """Here it adds nothing, not even 0."""
+    for rows, columns in ((4, 4), (256, 32), (7, 33), (64, 5), (1, 40), (40, 1)):
+        x, y = torch.randn(rows, 1), torch.randn(1, columns)
+        x[0], y[0, 0] = -0.0, 0.0
+        check_products(x, y)
+        check_products(torch.full((1, 1), -0.0).expand(rows, 1), y)
+        check_products(x.t().contiguous().t(), y.t().contiguous().t())
+
+
+def test_narrow_results_depend_on_where_they_lie() -> None:
+    """Of few columns, BLAS makes some elements in another way where the result does not begin as a tensor's memory does."""
+    for layout, rows, inner, columns in itertools.product(("NN", "TN", "NT"), (8, 32, 100, 992), (8, 32, 257, 992), (2, 4, 8)):
+        check_products(*factors(rows, inner, columns, layout))
+
+
 def test_gaps_between_rows(threads: int) -> None:
     wide, tall = torch.randn(40, 90), torch.randn(90, 70)
     check_products(wide[:, :64], tall[:64, :33])

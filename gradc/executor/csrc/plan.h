@@ -90,10 +90,11 @@ struct Product {
     int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
   };
   // The same as it stands, x y: sizes, and strides of the factors. So much of the inner dimension, `part`, is one chain of additions,
-  // fused with the multiplications or not (tiled_product.h).
+  // fused with the multiplications or not (tiled_product.h). `needs_alignment`: only where the result begins as a tensor's memory does.
+  // `is_outer`: of columns and rows of one number each, and nothing is added, not even 0.
   struct Tiled {
     int64_t rows = 0, columns = 0, inner = 0, x_down = 0, x_across = 0, y_down = 0, y_across = 0, part = 0;
-    bool is_fused = true;
+    bool is_fused = true, needs_alignment = false, is_outer = false;
   };
   Tiled tiled;
   int num_threads = 0; // with which BLAS makes it so

@@ -75,7 +75,7 @@ void call_blas(const Product& product, const float* x, const float* y, float bet
 }
 
 void call_tiled_mm(const Step& step, void* out, const void* const* inputs) {
-  if (!is_tiled_now(step.product)) {
+  if (!is_tiled_now(step.product, out)) {
     return call_mm<float>(step, out, inputs);
   }
   const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
@@ -96,7 +96,7 @@ void call_addmm(const Step& step, void* out, const void* const* inputs) {
 
 template <bool is_row>
 void call_tiled_addmm(const Step& step, void* out, const void* const* inputs) {
-  if (!is_tiled_now(step.product)) {
+  if (!is_tiled_now(step.product, out)) {
     return call_addmm<float, is_row>(step, out, inputs);
   }
   const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };

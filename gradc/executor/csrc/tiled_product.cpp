@@ -1,7 +1,10 @@
 #include "executor/csrc/tiled_product.h"
 
+#include "executor/csrc/loops.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/core/alignment.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -26,7 +30,7 @@ constexpr int64_t longest_chain = 192; // beyond, BLAS adds up parts
 constexpr int64_t most_products = int64_t{1} << 25; // multiplications: beyond, its panels may pay
 constexpr int64_t most_beside_threads = int64_t{1} << 16; // where it may use several
 constexpr int64_t fewest_columns = 8;
-constexpr int64_t fewest_elements = 64, longest_inner = 4096, longest_extent = int64_t{1} << 22;
+constexpr int64_t fewest_elements = 16, longest_inner = 4096, longest_extent = int64_t{1} << 22;
 constexpr int64_t fewest_compared = 1024; // elements: two ways to round often give the same number
 
 #ifdef GRADC_HAS_TILES
@@ -169,15 +173,16 @@ struct Tiles {
   std::vector<std::array<CallTile, 6>> fused, unfused;
 };
 
-// Those of the machine, or what torch was told to take it for; null where that has no fused multiply-adds.
-const Tiles* tiles() {
+// For so many columns. Those of the machine, or what torch was told to take it for; null where that has no fused multiply-adds.
+const Tiles* tiles_for(int64_t columns) {
   static const Tiles of_512{
       16,
       {calls_512<1, true>, calls_512<2, true>, calls_512<3, true>, calls_512<4, true>},
       {calls_512<1, false>, calls_512<2, false>, calls_512<3, false>, calls_512<4, false>}};
   static const Tiles of_256{8, {calls_256<1, true>, calls_256<2, true>}, {calls_256<1, false>, calls_256<2, false>}};
   static const std::string capability = at::get_cpu_capability();
-  return capability == "AVX512" ? &of_512 : capability == "AVX2" ? &of_256 : nullptr;
+  const bool has_512 = capability == "AVX512", has_256 = has_512 || capability == "AVX2";
+  return has_512 && columns > of_256.lanes ? &of_512 : has_256 ? &of_256 : nullptr;
 }
 
 // Eight rows of eight numbers, as columns.
@@ -223,7 +228,7 @@ void turn(const float* in, int64_t in_down, int64_t rows, int64_t columns, float
 void multiply_part(
     const Product::Tiled& sizes, const float* x, const float* y, const float* addend, int64_t addend_stride, float* out) {
   thread_local std::vector<float> turned;
-  const Tiles& of = *tiles();
+  const Tiles& of = *tiles_for(sizes.columns);
   const auto& calls = sizes.is_fused ? of.fused : of.unfused;
   const auto most_columns = static_cast<int64_t>(of.lanes * calls.size());
   constexpr auto most_rows = static_cast<int64_t>(std::tuple_size_v<std::array<CallTile, 6>>);
@@ -274,6 +279,19 @@ void multiply_narrow(
   }
 }
 
+GRADC_WIDE void multiply_number(float* out, const float* row, float number, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = number * row[i];
+  }
+}
+
+// A column by a row.
+void multiply_outer(const Product::Tiled& sizes, const float* x, const float* y, float* out) {
+  for (int64_t row = 0; row < sizes.rows; ++row, out += sizes.columns) {
+    multiply_number(out, y, x[row * sizes.x_down], sizes.columns);
+  }
+}
+
 #endif
 
 bool is_narrow(const Product::Tiled& sizes) {
@@ -287,16 +305,39 @@ int64_t part_of(int64_t inner) {
 // ---- what BLAS does
 
 // The numbers of a factor, 0 or 1, or of an addend, 2. Their sums depend on the order of the additions; in the first trial most are zeros of
-// either sign, and in the second their products are too small, and negative.
-std::vector<float> numbers_for(int64_t size, int trial, uint32_t which) {
-  std::vector<float> numbers(size);
-  for (int64_t i = 0; i < size; ++i) {
-    uint32_t mixed = (static_cast<uint32_t>(i + trial) + which * 1000003U) * 2654435761U;
+// either sign, and in the second their products are too small, and negative. They come again where no stride of a matrix does.
+constexpr size_t period = 8209;
+using Numbers = std::array<float, period>;
+
+Numbers make_numbers(int trial, uint32_t which) {
+  Numbers numbers{};
+  for (size_t i = 0; i < period; ++i) {
+    uint32_t mixed = (static_cast<uint32_t>(i) + which * 1000003U) * 2654435761U;
     mixed = (mixed ^ (mixed >> 15)) * 2246822519U;
     mixed ^= mixed >> 13;
     const float number = (static_cast<float>(mixed >> 8) / 8388608.0F - 1) * static_cast<float>(1U << (mixed % 9)) / 16;
     const float small = (which == 0 ? -1 : 1) * std::abs(number) * 1e-24F, zero = i % 2 ? -0.0F : 0.0F;
     numbers[i] = trial == 0 && i % 3 != 1 ? zero : trial == 1 ? small : number;
+  }
+  return numbers;
+}
+
+std::vector<float> numbers_for(int64_t size, int trial, uint32_t which) {
+  static const auto made = [] {
+    std::array<std::array<Numbers, 3>, 3> numbers{};
+    for (int kind = 0; kind < 3; ++kind) {
+      for (uint32_t factor = 0; factor < 3; ++factor) {
+        numbers[kind][factor] = make_numbers(kind, factor);
+      }
+    }
+    return numbers;
+  }();
+  const Numbers& from = made[std::min(trial, 2)][which];
+  std::vector<float> numbers(size);
+  for (size_t done = 0, at = trial; done < numbers.size(); at = 0) {
+    const size_t count = std::min(period - at, numbers.size() - done);
+    std::copy_n(from.begin() + at, count, numbers.begin() + done);
+    done += count;
   }
   return numbers;
 }
@@ -314,27 +355,64 @@ int64_t extent_of_y(const Product::Tiled& sizes) {
 }
 
 bool is_worth_asking(const Product::Tiled& sizes, int num_threads) {
-  const bool has_vectors = is_narrow(sizes) ? sizes.x_down == 1 && sizes.rows >= fewest_columns : sizes.y_across == 1 || sizes.y_down == 1;
+  const bool has_vectors = is_narrow(sizes) ? sizes.rows >= fewest_columns && (sizes.x_down == 1 || sizes.x_across == 1)
+                                            : sizes.y_across == 1 || sizes.y_down == 1;
   const int64_t num_elements = sizes.rows * sizes.columns;
   return has_vectors && num_elements >= fewest_elements && sizes.inner <= longest_inner &&
       num_elements * sizes.inner <= (num_threads == 1 ? most_products : most_beside_threads) && extent_of_x(sizes) <= longest_extent &&
       extent_of_y(sizes) <= longest_extent;
 }
 
+// Memory for numbers that begin as a tensor's do, or so many behind.
+class Placed {
+ public:
+  Placed(const std::vector<float>& numbers, int behind) : memory_(numbers.size() + behind + c10::gAlignment) {
+    const auto past = reinterpret_cast<uintptr_t>(memory_.data()) % c10::gAlignment;
+    begin_ = memory_.data() + (past ? c10::gAlignment - past : 0) / sizeof(float) + behind;
+    std::copy(numbers.begin(), numbers.end(), begin_);
+  }
+
+  float* begin() {
+    return begin_;
+  }
+
+ private:
+  std::vector<float> memory_;
+  float* begin_;
+};
+
 bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, CallBlas call) {
-  const int num_trials = 3 + static_cast<int>(fewest_compared / (sizes.rows * sizes.columns));
+  const int64_t num_elements = sizes.rows * sizes.columns;
+  const int num_trials = 3 + static_cast<int>(fewest_compared / num_elements);
   for (int trial = 0; trial < num_trials; ++trial) { // each with memory that begins elsewhere
-    const auto x = numbers_for(extent_of_x(sizes) + trial, trial, 0);
-    const auto y = numbers_for(extent_of_y(sizes) + trial, trial, 1);
-    auto of_blas = numbers_for(sizes.rows * sizes.columns + trial, trial, 2), ours = of_blas;
-    const float* addend = adds ? ours.data() + trial : nullptr;
-    multiply_in_tiles(sizes, x.data() + trial, y.data() + trial, addend, sizes.columns, ours.data() + trial);
-    call(product, x.data() + trial, y.data() + trial, adds ? 1.0F : 0.0F, of_blas.data() + trial);
-    if (std::memcmp(ours.data(), of_blas.data(), ours.size() * sizeof(float)) != 0) {
+    const auto addend = numbers_for(num_elements, trial, 2);
+    Placed x(numbers_for(extent_of_x(sizes), trial, 0), trial), y(numbers_for(extent_of_y(sizes), trial, 1), trial);
+    Placed of_blas(addend, sizes.needs_alignment ? 0 : trial);
+    std::vector<float> ours(num_elements);
+    multiply_in_tiles(sizes, x.begin(), y.begin(), adds ? addend.data() : nullptr, sizes.columns, ours.data());
+    call(product, x.begin(), y.begin(), adds ? 1.0F : 0.0F, of_blas.begin());
+    if (std::memcmp(ours.data(), of_blas.begin(), num_elements * sizeof(float)) != 0) {
       return false;
     }
   }
   return true;
+}
+
+// In which BLAS may make a product, or a sum with one.
+std::vector<Product::Tiled> ways_for(Product::Tiled sizes, bool adds) {
+  std::vector<Product::Tiled> ways;
+  for (const auto& [needs_alignment, is_fused] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
+    sizes.needs_alignment = needs_alignment;
+    sizes.is_fused = is_fused;
+    sizes.part = is_fused ? part_of(sizes.inner) : sizes.inner;
+    ways.push_back(sizes);
+  }
+  if (sizes.inner == 1 && sizes.y_across == 1 && !adds) {
+    ways.push_back(sizes);
+    ways.back().is_outer = true;
+    ways.back().needs_alignment = false;
+  }
+  return ways;
 }
 
 } // namespace
@@ -342,7 +420,7 @@ bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, Call
 bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
 #ifdef GRADC_HAS_TILES
   Product::Tiled& sizes = product.tiled;
-  if (!tiles() || product.num_threads != at::get_num_threads() || !is_worth_asking(sizes, product.num_threads)) {
+  if (!tiles_for(sizes.columns) || product.num_threads != at::get_num_threads() || !is_worth_asking(sizes, product.num_threads)) {
     return false;
   }
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
@@ -352,12 +430,10 @@ bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
                 sizes.y_down, sizes.y_across, product.num_threads, adds};
   const std::lock_guard lock(mutex);
   const auto [found, is_new] = known.try_emplace(key);
-  for (const bool is_fused : {true, false}) {
-    sizes.is_fused = is_fused;
-    sizes.part = is_fused ? part_of(sizes.inner) : sizes.inner;
-    if (is_new && !found->second && agrees(product, sizes, adds, call)) {
-      found->second = sizes;
-    }
+  if (is_new) {
+    const auto ways = ways_for(sizes, adds);
+    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& way) { return agrees(product, way, adds, call); });
+    found->second = way == ways.end() ? std::nullopt : std::make_optional(*way);
   }
   sizes = found->second.value_or(sizes);
   return found->second.has_value();
@@ -366,13 +442,17 @@ bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
 #endif
 }
 
-bool is_tiled_now(const Product& product) {
-  return product.num_threads == at::get_num_threads();
+bool is_tiled_now(const Product& product, const void* out) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(out) % c10::gAlignment == 0;
+  return product.num_threads == at::get_num_threads() && (is_aligned || !product.tiled.needs_alignment);
 }
 
 void multiply_in_tiles(
     const Product::Tiled& sizes, const float* x, const float* y, const float* addend, int64_t addend_stride, float* out) {
 #ifdef GRADC_HAS_TILES
+  if (sizes.is_outer) {
+    return multiply_outer(sizes, x, y, out);
+  }
   const auto multiply = is_narrow(sizes) ? &multiply_narrow : &multiply_part;
   for (int64_t begin = 0; begin < sizes.inner; begin += sizes.part) {
     Product::Tiled of_part = sizes;

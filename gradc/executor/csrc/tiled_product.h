@@ -19,8 +19,8 @@ using CallBlas = void (*)(const Product& product, const float* x, const float* y
 // those that are compared with. Not large ones, the less so where BLAS may use several threads.
 bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call);
 
-// Whether that still holds: not for another number of threads.
-bool is_tiled_now(const Product& product);
+// Whether that holds now, for a result at `out`: not for another number of threads.
+bool is_tiled_now(const Product& product, const void* out);
 
 // `out`, whose rows lie side by side, as x y, or as addend + x y. `addend_stride` is 0 for a row that is added to all; a null addend is none.
 void multiply_in_tiles(
