@@ -2,6 +2,7 @@
 
 #include "executor/csrc/arguments.h"
 #include "executor/csrc/cat.h"
+#include "executor/csrc/few_classes.h"
 #include "executor/csrc/fills.h"
 #include "executor/csrc/iterated.h"
 #include "executor/csrc/memory.h"
@@ -198,6 +199,9 @@ Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
   }
   if (const Kernel sum = find_short_sum_kernel(plan, step, op)) {
     return sum;
+  }
+  if (const Kernel classes = find_few_classes_kernel(plan, step, op)) {
+    return classes;
   }
   if (const Kernel picks = find_picks_kernel(plan, step, op)) {
     return picks;

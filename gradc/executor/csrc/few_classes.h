@@ -1,0 +1,17 @@
+// log_softmax over a last dimension that is too short for vector registers, as the classes of a small head, with its backward.
+//
+// ATen takes row after row, for each of which most of a register stays empty. Here exponentials and logarithms are those of all rows,
+// side by side, by the functions that ATen uses; the few additions of a row are done in its order. Bits are compared with ATen's when
+// the plan is made.
+#pragma once
+
+#include "executor/csrc/plan.h"
+
+#include <string>
+
+namespace gradc {
+
+// The call of such a step; null if it does something else.
+Kernel find_few_classes_kernel(const Plan& plan, Step& step, const std::string& op);
+
+} // namespace gradc
