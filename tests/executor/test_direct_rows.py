@@ -20,6 +20,8 @@ def _tables(dtype: torch.dtype) -> list[torch.Tensor]:
         table[:, 0].contiguous(),
         table.reshape(5, 3, 20).contiguous(),
         table[:, :1].contiguous(),
+        (torch.randn(5, 64) * 100).to(dtype),
+        (torch.randn(5, 96) * 100).to(dtype)[:, :32],
     ]
     return [*wide, table[:, :30], table[:, ::2], table.t().contiguous().t(), table[:, 4]]
 
@@ -58,6 +60,10 @@ def test_many_additions_to_few_rows(threads):
     try:
         check_agree(lambda *inputs: inputs[0].index_add(0, *inputs[1:]), [torch.randn(9, 40), numbers, added])
         check_agree(lambda *inputs: inputs[0].index_add(0, *inputs[1:]), [torch.randn(9, 8), numbers, added[:, :8]])
+        check_agree(
+            lambda *inputs: inputs[0].index_add(0, *inputs[1:]),
+            [torch.randn(9, 32), numbers.sort().values, added[:, :32].contiguous()],
+        )
         check_agree(
             lambda *inputs: inputs[0].index_put(inputs[1:2], inputs[2], True),
             [torch.randn(9, 8), numbers, added[:, :8].contiguous()],
@@ -104,6 +110,7 @@ FILLS = {
     "like permuted": lambda x: torch.zeros_like(x.t()[:, ::2]),
     "scalar_tensor": lambda x: (aten.scalar_tensor(0.3), aten.scalar_tensor(3), aten.scalar_tensor(-0.0)),
     "fill_": lambda x: (torch.empty_like(x).fill_(2.5), x.new_empty(3, 1).fill_(1), torch.empty(4).zero_()),
+    "powers": lambda x: (x.pow(0), x.pow(1), x.pow(0.0), x.pow(1.0), x.pow(True), x.pow(2), x.t().pow(1), x.t().pow(0)),
     "fill a part": lambda x: (x * 1).t().fill_(0.7),
     "fill a column": lambda x: (x * 1)[:, 0].fill_(3.0),
     "nan": lambda x: torch.full((3,), float("nan")),

@@ -33,10 +33,12 @@ void call_empty(const Step& step, Frame& frame) {
 
 // ---- preparing
 
-// Where an op's number stands: a position among its operands, or the number itself.
+// Where an op's number stands: a position among its operands, or the number itself. `zero_at`: where one has to be, or the op does
+// something else.
 struct NumberAt {
   int position = -1;
   double number = 0;
+  int zero_at = -1;
 };
 
 const std::unordered_map<std::string, NumberAt>& filling_ops() {
@@ -53,6 +55,7 @@ const std::unordered_map<std::string, NumberAt>& filling_ops() {
       {"aten::new_full", {2}},
       {"aten::scalar_tensor", {0}},
       {"aten::fill_.Scalar", {1}},
+      {"aten::pow.Tensor_Scalar", {-1, 1, 1}}, // whatever the base
   };
   return ops;
 }
@@ -109,7 +112,10 @@ Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
   if (is_empty) {
     return &call_empty;
   }
-  const auto [position, number] = found->second;
+  const auto [position, number, zero_at] = found->second;
+  if (zero_at >= 0 && number_at(plan, step.operands[zero_at]) != 0.0) {
+    return nullptr;
+  }
   const auto given = position < 0 ? std::optional(number) : number_at(plan, step.operands[position]);
   const auto bytes = given ? bytes_of(*given, meta->dtype) : std::nullopt;
   if (!bytes) {

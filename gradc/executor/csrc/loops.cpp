@@ -84,6 +84,7 @@ GRADC_WIDE void clamp(void* result, const void* const* inputs, int64_t size) {
     }                                  \
   };
 
+GRADC_UNARY(Same, a)
 GRADC_UNARY(Neg, -a)
 GRADC_UNARY(Abs, std::abs(a))
 GRADC_UNARY(Reciprocal, T(1) / a)
@@ -108,8 +109,8 @@ GRADC_BINARY(And, a&& b)
 GRADC_BINARY(Or, a || b)
 
 template <class F>
-Loops unary_loops() {
-  return {"T", false, false, &unary<F, float>, &unary<F, double>};
+Loops unary_loops(std::string_view parameters = "T") {
+  return {parameters, false, false, &unary<F, float>, &unary<F, double>};
 }
 
 template <class F>
@@ -149,6 +150,7 @@ LoopTable make_loop_table() {
       {"aten::tanh_backward", binary_loops<TanhBackward>("TT", false, true)},
       {"aten::sigmoid_backward", binary_loops<SigmoidBackward>("TT")},
       {"aten::threshold_backward", binary_loops<ThresholdBackward>("TT0")},
+      {"aten::pow.Tensor_Scalar", unary_loops<Same>("T1")}, // as in the gradient of a square
       {"aten::neg", unary_loops<Neg>()},
       {"aten::abs", unary_loops<Abs>()},
       {"aten::reciprocal", unary_loops<Reciprocal>()},

@@ -1,6 +1,7 @@
 #include "executor/csrc/pointwise.h"
 
 #include "executor/csrc/direct.h"
+#include "executor/csrc/lengths.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
 
@@ -19,9 +20,23 @@ constexpr int64_t max_spread = 8192;    // beyond, the copy costs more than ATen
 
 // ---- running
 
+// Each of `size` numbers so many times.
+template <class T>
+T* repeat(T* out, const T* in, int64_t size, int64_t stride, int64_t times) {
+  with_length(times, [&](auto count) {
+    for (int64_t i = 0; i < size; ++i) {
+      out = std::fill_n(out, static_cast<int64_t>(count), in[i * stride]);
+    }
+  });
+  return out;
+}
+
 template <class T>
 T* spread(T* out, const T* in, const Input& input, size_t dimension) {
   const int64_t size = input.sizes[dimension], stride = input.strides[dimension];
+  if (dimension + 2 == input.sizes.size() && input.strides.back() == 0) {
+    return repeat(out, in, size, stride, input.sizes.back());
+  }
   if (dimension + 1 < input.sizes.size()) {
     for (int64_t i = 0; i < size; ++i) {
       out = spread(out, in + i * stride, input, dimension + 1);

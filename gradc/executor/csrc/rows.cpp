@@ -2,6 +2,8 @@
 
 #include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
+#include "executor/csrc/lengths.h"
+#include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
 
@@ -12,7 +14,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 namespace gradc {
 namespace {
@@ -34,23 +35,6 @@ bool are_in_range(const int64_t* numbers, const Rows& rows) {
 
 int64_t row_of(int64_t number, const Rows& rows) {
   return number < 0 ? number + rows.num_rows : number;
-}
-
-// `function` with the row's length as a constant, if it is one of a point's, for which the compiler needs no inner loop.
-template <class Function>
-void with_length(int64_t size, Function function) {
-  switch (size) {
-    case 1:
-      return function(std::integral_constant<int64_t, 1>());
-    case 2:
-      return function(std::integral_constant<int64_t, 2>());
-    case 3:
-      return function(std::integral_constant<int64_t, 3>());
-    case 4:
-      return function(std::integral_constant<int64_t, 4>());
-    default:
-      return function(size);
-  }
 }
 
 template <class T>
@@ -75,7 +59,38 @@ void call_take(const Step& step, Frame& frame) {
 }
 
 template <class T>
+using Vector __attribute__((vector_size(32), aligned(sizeof(T)), may_alias)) = T;
+constexpr int num_vectors = 4;
+
+// So many columns of each row as fill these vectors, from the first at `out` and `added` on.
+template <class T>
+GRADC_WIDE void add_columns(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
+  for (int64_t i = 0; i < rows.count;) {
+    const int64_t number = numbers[i];
+    auto* row = reinterpret_cast<Vector<T>*>(out + row_of(number, rows) * rows.stride);
+    Vector<T> sums[num_vectors] = {row[0], row[1], row[2], row[3]};
+    do { // while it is the same row
+      const auto* more = reinterpret_cast<const Vector<T>*>(added);
+      for (int v = 0; v < num_vectors; ++v) {
+        sums[v] += more[v];
+      }
+      added += rows.size;
+    } while (++i < rows.count && numbers[i] == number);
+    for (int v = 0; v < num_vectors; ++v) {
+      row[v] = sums[v];
+    }
+  }
+}
+
+template <class T>
 void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
+  constexpr int64_t columns = num_vectors * sizeof(Vector<T>) / sizeof(T);
+  if (rows.size % columns == 0) {
+    for (int64_t column = 0; column < rows.size; column += columns) {
+      add_columns(out + column, added + column, numbers, rows);
+    }
+    return;
+  }
   with_length(rows.size, [&](auto size) {
     for (int64_t i = 0; i < rows.count; ++i, added += size) {
       T* row = out + row_of(numbers[i], rows) * rows.stride;

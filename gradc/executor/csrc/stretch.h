@@ -53,7 +53,7 @@ struct StretchCall {
 };
 
 struct Stretch {
-  static constexpr int64_t part_size = 4096; // elements of a chain at a time
+  static constexpr int64_t part_size = 1024; // elements of a chain at a time
   static constexpr int64_t scratch_bytes = part_size * sizeof(double);
   static constexpr int64_t most_scratch = 16; // values of a chain at a time
 
