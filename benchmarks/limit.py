@@ -1,12 +1,13 @@
 """How far whole steps are from their kernels: what these take by themselves, back to back, beside gradc's step.
 
-    gradc bench limit [--only mlp,gpt] [--rounds N] [--threads N] [--others]
+    gradc bench limit [--only mlp,gpt] [--rounds N] [--threads N] [--others] [--calls N]
 
 For each model of models.py, in us. *kernels*: the calls of the captured forward and backward Programs on memory that lies
 ready, no tensor made and nothing between them, and the optimizer's formula over all parameters. A call that does not go
 straight to memory counts with its tensors (*with tensors*: how many there are; ``--others`` names them). *replay*: the
 Programs as gradc runs them, with what they allocate. *step*: the whole compiled step with Adam. Bits are eager's throughout,
-so no kernel could be left out; what stands between them could, and passes over memory. Medians.
+so no kernel could be left out; what stands between them could, and passes over memory. Medians. ``--calls`` lists the calls
+that take longest, each by itself: which kernel to look at next.
 """
 
 from __future__ import annotations
@@ -71,6 +72,18 @@ def measure(model: str, rounds: int) -> Times:
     )
 
 
+def calls_of(model: str, rounds: int, count: int) -> str:
+    """The calls that take longest, those that are alike together."""
+    seconds, numbers = collections.Counter[str](), collections.Counter[str]()
+    for limit in _limits(model):
+        for what, is_direct, each in limit.each(rounds):
+            name = what if is_direct else f"{what} (with tensors)"
+            seconds[name] += each
+            numbers[name] += 1
+    rows = [[f"{1e6 * each:.1f}", str(numbers[name]), name] for name, each in seconds.most_common(count)]
+    return table(["us", "calls", model], rows)
+
+
 def _limits(model: str) -> Iterator[Any]:
     """Of the Programs of one forward and backward, with the inputs that they are called with."""
     torch.manual_seed(0)
@@ -107,10 +120,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--others", action="store_true", help="name the ops that are called with tensors")
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="list the N kinds of calls that take longest")
     options = parser.parse_args()
     prepare(options.threads)
     measured = {model: measure(model, options.rounds) for model in options.only}
     print(table(HEADERS, [times.row(model) for model, times in measured.items()]))
+    for model in options.only if options.calls else ():
+        print("", calls_of(model, options.rounds, options.calls), sep="\n")
     for model, times in measured.items() if options.others else ():
         counts = collections.Counter(times.others).most_common()
         print(f"{model}: {', '.join(f'{name} x {count}' for name, count in counts)}")

@@ -50,3 +50,13 @@ def test_a_call_on_many_tensors():
     assert limit.num_direct == 9
     limit.time(2)
     assert same_bits(plan([x]), [function(x)])
+
+
+def test_each_call_by_itself():
+    (forward, inputs), _ = captured()
+    before = forward(list(inputs))
+    limit = native.extension.Limit(forward, list(inputs))
+    found = [(what, is_direct) for what, is_direct, seconds in limit.each(3) if seconds > 0]
+    assert found[:2] == [("aten::mm [8, 16] [16, 4] -> [8, 4]", True), ("aten::tanh [8, 4] -> [8, 4]", True)]
+    assert [what for what, is_direct in found if not is_direct] == ["aten::cumsum [4, 8] by [1, 4] -> [4, 8]"]
+    assert same_bits(forward(list(inputs)), before)

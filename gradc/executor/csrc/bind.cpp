@@ -304,6 +304,14 @@ std::unique_ptr<Limit> make_limit(const std::shared_ptr<Plan>& plan, const py::l
   return std::make_unique<Limit>(plan, take_all(inputs));
 }
 
+std::vector<std::tuple<std::string, bool, double>> each_of_limit(Limit& limit, int64_t repeats) {
+  std::vector<std::tuple<std::string, bool, double>> found;
+  for (auto& [what, is_direct, seconds] : limit.each(repeats)) {
+    found.emplace_back(std::move(what), is_direct, seconds);
+  }
+  return found;
+}
+
 std::pair<double, double> time_limit(Limit& limit, int64_t repeats) {
   const py::gil_scoped_release no_gil;
   const auto [kernels, replay] = limit.time(repeats);
@@ -339,6 +347,7 @@ void bind_executor(py::module_& module) {
   py::class_<Limit>(module, "Limit", "The kernels of a plan by themselves, to be timed beside its runs.")
       .def(py::init(&make_limit), py::arg("plan"), py::arg("inputs"))
       .def_property_readonly("num_direct", &Limit::num_direct, "How many calls are on addresses alone.")
+      .def("each", &each_of_limit, py::arg("repeats"), "Each call by itself: (what, whether on addresses alone, seconds).")
       .def_property_readonly("others", &Limit::others, "The ops of those that are with tensors. Views are neither.")
       .def("time", &time_limit, py::arg("repeats"), "The medians of seconds: (the kernels alone, a run of the plan).");
 }

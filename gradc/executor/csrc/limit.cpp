@@ -4,7 +4,9 @@
 #include "executor/csrc/below_autograd.h"
 #include "executor/csrc/direct.h"
 #include "executor/csrc/kernels.h"
+#include "executor/csrc/memory.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gradc {
@@ -59,24 +61,59 @@ LimitTimes Limit::time(int64_t repeats) {
   for (int64_t i = 0; i < repeats; ++i) {
     kernels.push_back(seconds_of([this] { run_kernels(); }));
     auto inputs = inputs_;
-    replay.push_back(seconds_of([&] { run_steps(*plan_, std::move(inputs)); }));
+    replay.push_back(seconds_of([&] {
+      for (c10::IValue& result : run_steps(*plan_, std::move(inputs))) {
+        retire(result); // as whoever takes it does, when a step is over
+      }
+    }));
   }
   return {median(std::move(kernels)), median(std::move(replay))};
+}
+
+std::vector<LimitCall> Limit::each(int64_t repeats) {
+  const BelowAutograd below;
+  const NoAutocast autocast = no_autocast();
+  std::vector<LimitCall> found;
+  for (const Call& call : calls_) {
+    std::vector<double> times;
+    run(call);
+    for (int64_t i = 0; i < repeats; ++i) {
+      times.push_back(seconds_of([&] { run(call); }));
+    }
+    found.push_back({described(*call.step), call.out != nullptr, median(std::move(times))});
+  }
+  return found;
+}
+
+// The op, and the sizes of the tensors that it reads, with strides where they do not lie one row behind the other, and makes.
+std::string Limit::described(const Step& step) const {
+  std::string text = c10::toString(step.op.operator_name());
+  const auto add = [&](Index slot, const char* before) {
+    if (slot >= 0 && plan_->metas[slot]) {
+      const Meta& meta = *plan_->metas[slot];
+      text += c10::str(before, c10::IntArrayRef(meta.sizes));
+      text += has_plain_strides(meta) ? "" : c10::str(" by ", c10::IntArrayRef(meta.strides));
+    }
+  };
+  std::for_each(step.reads.begin(), step.reads.end(), [&](Index slot) { add(slot, " "); });
+  std::for_each(step.outs.begin(), step.outs.end(), [&](Index slot) { add(slot, " -> "); });
+  return text;
+}
+
+void Limit::run(const Call& call) {
+  if (call.out) {
+    return call.step->direct(*call.step, call.out, call.inputs.data());
+  }
+  for (const auto& [slot, value] : call.reads) {
+    frame_.slots[slot] = value;
+  }
+  call_step(*call.step, frame_, true);
 }
 
 void Limit::run_kernels() {
   const BelowAutograd below;
   const NoAutocast autocast = no_autocast();
-  for (const Call& call : calls_) {
-    if (call.out) {
-      call.step->direct(*call.step, call.out, call.inputs.data());
-    } else {
-      for (const auto& [slot, value] : call.reads) {
-        frame_.slots[slot] = value;
-      }
-      call_step(*call.step, frame_, true);
-    }
-  }
+  std::for_each(calls_.begin(), calls_.end(), [this](const Call& call) { run(call); });
 }
 
 } // namespace gradc

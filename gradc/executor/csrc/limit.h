@@ -20,6 +20,13 @@ struct LimitTimes {
   double replay = 0;
 };
 
+// A call by itself, in seconds. Its inputs are in the nearest cache.
+struct LimitCall {
+  std::string what;
+  bool is_direct = false;
+  double seconds = 0;
+};
+
 class Limit {
  public:
   // Throws for inputs that are not laid out as those that the plan was made for.
@@ -27,6 +34,8 @@ class Limit {
 
   // Runs both `repeats` times, in turn.
   LimitTimes time(int64_t repeats);
+  // Each call by itself, in the plan's order: the median of so many times, one behind the other.
+  std::vector<LimitCall> each(int64_t repeats);
 
   size_t num_direct() const {
     return num_direct_;
@@ -43,7 +52,9 @@ class Limit {
   };
 
   void call(const Step& step);
+  void run(const Call& call);
   void run_kernels();
+  std::string described(const Step& step) const;
 
   std::shared_ptr<const Plan> plan_;
   std::vector<c10::IValue> inputs_;
