@@ -40,12 +40,17 @@ class Timing:
     ratio: float
 
 
+def _itself(target: Any) -> Any:
+    return target
+
+
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A way to compile, and the settings that must be in force while it compiles and runs."""
+    """A way to compile: a model or its loss, or the whole step. The settings must be in force while it compiles and runs."""
 
     compile: Compile
     settings: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    compile_step: Compile = _itself
 
 
 def _dynamo_settings(**settings: bool) -> Callable[[], contextlib.AbstractContextManager[Any]]:
@@ -67,12 +72,13 @@ def _captured() -> contextlib.AbstractContextManager[Any]:
 
 
 CONTENDERS: dict[str, Contender] = {
-    "eager": Contender(lambda target: target),
+    "eager": Contender(_itself),
     "torch.compile": Contender(_torch_compile()),
     "torch.compile, autograd ops": Contender(_torch_compile(), _dynamo_settings(trace_autograd_ops=True)),
     "torch.compile, compiled autograd": Contender(_torch_compile(), _dynamo_settings(compiled_autograd=True)),
     "torch.compile aot_eager": Contender(lambda target: torch.compile(target, backend="aot_eager")),
     "gradc": Contender(gradc.compile),
+    "gradc: step": Contender(_itself, compile_step=gradc.compile),
     "gradc, compiled autograd": Contender(lambda target: torch.compile(target, backend="gradc"), _captured),
 }
 

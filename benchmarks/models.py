@@ -26,7 +26,7 @@ def _step(parameters: Any, loss: Callable[[], Tensor]) -> Step:
             parameter.grad = None
         value = loss()
         value.backward()
-        return value
+        return value.detach()
 
     return step
 

@@ -64,7 +64,8 @@ def measure(model: str, contenders: list[str], seconds: float) -> list[BackwardR
 
 def _warmed_up(model: str, contender: str) -> tuple[BackwardResult, Step]:
     torch.manual_seed(0)
-    step = fresh("models").MODELS[model](CONTENDERS[contender].compile)
+    way = CONTENDERS[contender]
+    step = way.compile_step(fresh("models").MODELS[model](way.compile))
     seconds = first_call(step, contender, may_fall_back=True)
     for _ in range(5):
         step()
