@@ -88,8 +88,9 @@ def resume() -> None:
 
 def is_left_to_torch() -> bool:
     """True if a pass over compiled segments alone is neither captured nor counted."""
-    setting, suspended = _local.stack[-1] if _local.stack else _pushed(), _local.suspended
-    if setting is suspended:
+    stack = _local.stack
+    setting = stack[-1] if stack else _pushed()
+    if setting is _local.suspended:
         return not setting.is_on
     return not setting.is_on or setting.only_between_segments
 

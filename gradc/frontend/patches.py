@@ -25,7 +25,8 @@ from gradc.optim import native_step_of, native_zero_grad, quick_zero_grad
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
-from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.dynamo import Uncompiled, set_eval_frame
+from gradc.torch_private.optimizers import Quick, is_zero_grad, quick_of, without_hooks
 from gradc.torch_private.patches import Patches
 from gradc.torch_private.quiet import leave_out_handled_errors, quiet
 from gradc.torch_private.replaced_kernels import note_replaced_kernels
@@ -102,10 +103,10 @@ def patches() -> Patches:
             dynamo.read_parameter_groups_as_they_are(is_ours),
             dynamo.leave_the_process_as_it_is(is_ours),
             dynamo.resume_behind_operators(is_ours),
-            dynamo.end_in_the_same_frame(is_ours),
+            dynamo.end_in_the_same_frame(is_ours, _quick_method),
             dynamo.return_what_leaves_lead_to(is_ours, begins_with_leaves),
             dynamo.run_eagerly_where_dynamo_fails(is_ours, functools.partial(fallback, "tracing failed")),
-            dynamo.run_optimizers_eagerly(is_ours, _note_optimizer),
+            dynamo.run_optimizers_eagerly(is_ours, _note_optimizer, _quick_method),
             dynamo.see_global_tensors(),
             dynamo.see_dictionaries_through_their_views(),
             dynamo.ask_for_attributes_as_python_does(),
@@ -118,7 +119,7 @@ def patches() -> Patches:
             dynamo.run_optimizers_natively(is_ours, _native_step),
             dynamo.find_backends_at_once(is_ours, native.callback_to),
             dynamo.find_modules_that_have_the_name(),
-            dynamo.clear_gradients_natively(is_ours, native_zero_grad, quick_zero_grad),
+            dynamo.clear_gradients_natively(is_ours, native_zero_grad, _quick_zero_grad),
             dynamo.ask_before_backward(is_ours, run_segments),
             dynamo.unmake_leaves_eagerly(is_ours),
             dynamo.unpack_whole_tensors(is_ours),
@@ -177,6 +178,21 @@ def _note_optimizer(name: str, compiler: Any) -> None:
 def _native_step(step: Any, compiler: Any) -> Any:
     note = functools.partial(_note_optimizer, compiler=compiler)
     return native_step_of(step, note, dynamo.compiled_as_the_caller)
+
+
+@functools.cache
+def _quick_zero_grad() -> Quick | None:
+    return quick_zero_grad(set_eval_frame)
+
+
+@functools.cache
+def _quick_method(name: str, function: Any, compiler: Any) -> Any:
+    """What calls an optimizer's method ``name`` without a frame, where it is the class's ``function``; None for others."""
+    if name == "zero_grad":
+        quick = _quick_zero_grad() if is_zero_grad(function) else None
+    else:
+        quick = quick_of(_native_step(without_hooks(function), compiler))
+    return quick.method(name, function) if quick else None
 
 
 # A graph may end at a backward pass, which regions or compiled autograd run. Optimizers' steps are counted as fallbacks.

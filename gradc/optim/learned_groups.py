@@ -2,7 +2,7 @@
 
     LearnedGroups.learn:  (group, settings of the arithmetic, its native step) -> None
     LearnedGroups.update: optimizer -> how many of its groups are updated, from the first on; torch's own step does the others
-    LearnedGroups.quick:  (args, kwargs) of a step -> whether it is done; without Python, where all groups are known and small
+    LearnedGroups.quick:  does the step without Python, where all groups are known and small; None without the extension
 
 torch's step is some 10 us of Python for each group, whatever the parameters; of the group it only reads settings. The learning
 rate, which schedules change, is read anew each time (``optim/csrc/group_step.h``).
@@ -16,7 +16,7 @@ from typing import Any
 from gradc import native
 from gradc.journal import count, counters
 from gradc.optim.formulas import Settings
-from gradc.torch_private.optimizers import DECIDE, HOOKS_OF_ALL, Group, Quick, depends_on_groups_alone
+from gradc.torch_private.optimizers import DECIDE, HOOKS_OF_ALL, Group, depends_on_groups_alone
 
 _MOST_GROUPS = 1000  # that are remembered of one optimizer; whoever makes new groups all the time is not served
 _PLAIN = (bool, int, float, str, type(None))
@@ -28,11 +28,7 @@ class LearnedGroups:
 
     def __init__(self) -> None:
         self._of_optimizers: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
-        self._quick = native.extension.QuickSteps(DECIDE, HOOKS_OF_ALL, counters) if native.is_built() else None
-
-    @property
-    def quick(self) -> Quick | None:
-        return self._quick.step if self._quick else None
+        self.quick: Any = native.extension.QuickSteps(DECIDE, HOOKS_OF_ALL, counters) if native.is_built() else None
 
     def learn(self, group: Group, settings: Settings, step: Any) -> None:
         own = group.settings
@@ -53,8 +49,8 @@ class LearnedGroups:
                 return number
             count("optim", "native steps")
             steps.append(step)
-        if self._quick:
-            self._quick.learn(optimizer, steps)
+        if self.quick:
+            self.quick.learn(optimizer, steps)
         return len(groups)
 
 

@@ -101,7 +101,7 @@ def _quickly(step: Step) -> Step:
 
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return None if quick and quick(args, kwargs) else step(*args, **kwargs)
+        return None if quick and quick.run(args, kwargs) else step(*args, **kwargs)
 
     return call
 

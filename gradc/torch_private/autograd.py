@@ -133,10 +133,16 @@ def is_backward_torchs(entries: Sequence[Any]) -> bool:
 
     False, too, while torch logs the graph.
     """
-    code = getattr(torch.autograd.backward, "__code__", None)
-    if code is None or code.co_filename != torch.autograd.__file__ or code.co_name != "backward":
+    autograd = torch.autograd
+    if getattr(autograd.backward, "__code__", None) is not _BACKWARD:
         return False
-    return torch.autograd._engine_run_backward in entries and not torch.autograd.graph.log.isEnabledFor(logging.DEBUG)
+    return autograd._engine_run_backward in entries and not _LOG.isEnabledFor(logging.DEBUG)
+
+
+_LOG = torch.autograd.graph.log
+_BACKWARD = torch.autograd.backward.__code__
+if _BACKWARD.co_filename != torch.autograd.__file__ or _BACKWARD.co_name != "backward":  # somebody has replaced it already
+    _BACKWARD = (lambda: None).__code__
 
 
 def is_heard(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch._C._dynamo.eval_frame import set_eval_frame as set_eval_frame
 from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
-from torch._guards import TracingContext
+from torch._guards import _TLS, TracingContext
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 _STANDS_FOR = "_gradc_stands_for"
@@ -40,8 +40,12 @@ class Uncompiled:
 
 
 def tracing_context() -> TracingContext | None:
-    """Dynamo's context of the compilation that is going on in this thread."""
-    return TracingContext.try_get()
+    """Dynamo's context of the compilation that is going on in this thread.
+
+    As ``TracingContext.try_get``, which asks for an attribute that mostly is missing: 0.4 us.
+    """
+    found: TracingContext | None = vars(_TLS).get("tracing_context")
+    return found
 
 
 def code_of(graph: torch.fx.GraphModule) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import inspect
 import os
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import (
@@ -26,7 +26,17 @@ from torch.optim.optimizer import (
 
 Step = Callable[..., Any]
 Closure = Callable[[], Any]
-Quick = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+
+
+class Quick(Protocol):
+    """Does what a method of optimizers does, without Python, where all is as usual."""
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bool:
+        """The method called with these. True if it is done; False if all is still to do."""
+
+    def method(self, name: str, function: Any, /) -> Callable[[Any], Any]:
+        """What calls ``optimizer.name()``, the class's ``function``: as ``run``, or else as Python does."""
+
 
 _OF_CLASS = {
     torch.optim.Adam: "adam",
@@ -78,7 +88,7 @@ def step_with(
     closure is called as what ``around_closure`` makes of it; ``is_observed`` tells whether a profiler is to hear of the step.
     With ``update_first`` the arithmetic finds a Group in the list of the parameters, and has to take it out. Where neither a
     closure, hooks nor a profiler need more, ``update_first`` updates groups of an optimizer before: as many as it returns.
-    ``quick`` is for whoever calls the step, to be asked before: see ``quick_of``.
+    ``quick`` is for whoever calls the step, to be run before: see ``quick_of``.
     """
     body = _innermost(step)
     namespace = {**body.__globals__, name: functools.partial(arithmetic, body.__globals__[name])}
@@ -96,9 +106,14 @@ def step_with(
 
 
 def quick_of(step: Step) -> Quick | None:
-    """What does all of a native step's work at once, if it is as usual, and says whether it did; it takes args and kwargs."""
+    """What does all of a native step's work at once, if it is as usual."""
     quick: Quick | None = getattr(step, "_quick", None)
     return quick
+
+
+def without_hooks(step: Any) -> Step | None:
+    """The step of a class, as that has it, without the layer that runs hooks; None for what has no such layer."""
+    return step.__wrapped__ if getattr(step, "__code__", None) is HOOKED else None
 
 
 def has_zero_grad_of_torch(optimizer: Optimizer) -> bool:
@@ -107,7 +122,7 @@ def has_zero_grad_of_torch(optimizer: Optimizer) -> bool:
 
 
 def is_zero_grad(function: Any) -> bool:
-    """True for torch's own, under whatever layers."""
+    """True for torch's own zero_grad, under whatever layers."""
     return inspect.unwrap(function) is ZERO_GRAD
 
 
@@ -249,7 +264,7 @@ def _has_hooks(optimizer: Any) -> bool:
 
 
 def _without_hooks(function: Any) -> Step:
-    return function.__wrapped__ if function.__code__ is HOOKED else function
+    return without_hooks(function) or function
 
 
 def _innermost(function: Any) -> Any:

@@ -4,6 +4,7 @@
 #include "optim/csrc/arithmetic.h"
 #include "optim/csrc/gradients.h"
 #include "optim/csrc/group_step.h"
+#include "optim/csrc/quick_method.h"
 #include "optim/csrc/quick_step.h"
 #include "optim/csrc/update.h"
 
@@ -51,6 +52,26 @@ std::vector<NumberStep> number_steps(const NamedNumberSteps& named) {
     return NumberStep{ops.at(step.first), step.second};
   });
   return steps;
+}
+
+// Of a class that does a method's work quickly: by the arguments that the method has, and as a builtin function in its place.
+template <auto quickly, class T>
+void bind_quickly(py::class_<T, std::shared_ptr<T>>& bound) {
+  bound
+      .def(
+          "run",
+          [](T& own, const py::tuple& args, const py::dict& kwargs) {
+            return args.size() == 1 && kwargs.empty() && (own.*quickly)(PyTuple_GET_ITEM(args.ptr(), 0));
+          },
+          py::arg("args"), py::arg("kwargs"))
+      .def(
+          "method",
+          [](std::shared_ptr<T> own, py::str name, py::object function) {
+            return quick_method(std::move(name), std::move(function), [own = std::move(own)](PyObject* optimizer) {
+              return (own.get()->*quickly)(optimizer);
+            });
+          },
+          py::arg("name"), py::arg("function"));
 }
 
 } // namespace
@@ -108,18 +129,20 @@ void bind_optim(py::module_& module) {
       .def(
           "step", [](GroupStep& own, const py::object& group, const py::object& state) { return own.step(group.ptr(), state.ptr()); },
           py::arg("group"), py::arg("state"));
-  py::class_<QuickSteps>(module, "QuickSteps", "The steps of optimizers whose groups are known, without Python.")
+  py::class_<QuickSteps, std::shared_ptr<QuickSteps>> steps(module, "QuickSteps", "The steps of optimizers whose groups are known.");
+  steps
       .def(
           py::init<std::vector<py::str>, std::vector<py::dict>, py::object>(), py::arg("that_decide"), py::arg("hooks"),
           py::arg("counters"))
-      .def("learn", &QuickSteps::learn, py::arg("optimizer"), py::arg("groups"))
-      .def("step", &QuickSteps::step, py::arg("args"), py::arg("kwargs"));
+      .def("learn", &QuickSteps::learn, py::arg("optimizer"), py::arg("groups"));
+  bind_quickly<&QuickSteps::step>(steps);
   module.def(
       "clear_gradients", [](const py::object& params) { return clear_gradients(params.ptr()); }, py::arg("params"),
       "Set ``.grad`` to None, one after the other; False at the first tensor that is not as usual.");
-  py::class_<QuickZeroGrad>(module, "QuickZeroGrad", "torch's ``Optimizer.zero_grad``, where all is as usual.")
-      .def(py::init<py::object, py::function>(), py::arg("grad"), py::arg("set_eval_frame"))
-      .def("run", &QuickZeroGrad::run, py::arg("args"), py::arg("kwargs"));
+  py::class_<QuickZeroGrad, std::shared_ptr<QuickZeroGrad>> zero_grad(
+      module, "QuickZeroGrad", "torch's ``Optimizer.zero_grad``, where all is as usual.");
+  zero_grad.def(py::init<py::object, py::function>(), py::arg("grad"), py::arg("set_eval_frame"));
+  bind_quickly<&QuickZeroGrad::run>(zero_grad);
   module.def("has_subclass", &has_subclass, py::arg("columns"), "True if a tensor in one of the lists is of a subclass of torch.Tensor's.");
   module.def("is_observed", &at::hasCallbacks, "True while a profiler or its like hears of every op of this thread.");
   module.def("next_counts", &next_counts, py::arg("steps"));

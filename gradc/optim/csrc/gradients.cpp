@@ -60,11 +60,11 @@ bool clear_gradients(PyObject* params) {
 QuickZeroGrad::QuickZeroGrad(py::object grad, py::function set_eval_frame)
     : grad_(std::move(grad)), set_eval_frame_(std::move(set_eval_frame)) {}
 
-bool QuickZeroGrad::run(const py::tuple& args, const py::dict& kwargs) const {
-  if (args.size() != 1 || !kwargs.empty() || is_anybody_listening() || !are_gradients_as_usual()) {
+bool QuickZeroGrad::run(PyObject* optimizer) const {
+  if (is_anybody_listening() || !are_gradients_as_usual()) {
     return false;
   }
-  const py::object attributes = plain_attributes(PyTuple_GET_ITEM(args.ptr(), 0));
+  const py::object attributes = plain_attributes(optimizer);
   if (!attributes) {
     return false;
   }

@@ -16,7 +16,7 @@ class __attribute__((visibility("hidden"))) QuickZeroGrad { // as all that holds
   QuickZeroGrad(pybind11::object grad, pybind11::function set_eval_frame);
 
   // False if all is still to do, from the beginning: some gradients may be None by then.
-  bool run(const pybind11::tuple& args, const pybind11::dict& kwargs) const;
+  bool run(PyObject* optimizer) const;
 
  private:
   bool are_gradients_as_usual() const;

@@ -35,11 +35,7 @@ void QuickSteps::learn(const py::object& optimizer, std::vector<std::shared_ptr<
   known_.push_back({py::weakref(optimizer), version_of(Py_TYPE(optimizer.ptr())), std::move(groups)});
 }
 
-bool QuickSteps::step(const py::tuple& args, const py::dict& kwargs) {
-  if (args.size() != 1 || !kwargs.empty()) {
-    return false;
-  }
-  PyObject* optimizer = PyTuple_GET_ITEM(args.ptr(), 0);
+bool QuickSteps::step(PyObject* optimizer) {
   const Known* own = find(optimizer);
   if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening()) {
     return false;

@@ -1,6 +1,6 @@
 // QuickSteps: the step of an optimizer whose groups are all known, in one call without Python.
 //
-//     QuickSteps::step(args, kwargs) -> whether it is done; if not, nothing has happened
+//     QuickSteps::step(optimizer) -> whether it is done; if not, nothing has happened
 //
 // An optimizer is learned when its step went the long way, through Python (native_step.py), and nothing about it was unusual. What
 // that saw of its class holds as long as the class has the same version tag; what it saw of the optimizer itself is looked at anew.
@@ -26,7 +26,7 @@ class __attribute__((visibility("hidden"))) QuickSteps { // as all that holds py
   // From now on `optimizer`, whose groups have these steps, in their order.
   void learn(const pybind11::object& optimizer, std::vector<std::shared_ptr<GroupStep>> groups);
 
-  bool step(const pybind11::tuple& args, const pybind11::dict& kwargs);
+  bool step(PyObject* optimizer);
 
  private:
   struct Known {

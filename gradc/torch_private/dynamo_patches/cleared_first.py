@@ -1,6 +1,6 @@
 """``optimizer.zero_grad()`` at the beginning of a step, in the frame of what is compiled behind it: called before the graph.
 
-    is_cleared_first: (tx, zero_grad, arguments, keywords) -> True if the call will be made there
+    is_cleared_first: (tx, zero_grad, quick_method, arguments, keywords) -> True if the call will be made there
     note_read:        tx -> None, where a gradient is read while tracing; ends the graph behind such a call
 
 Nothing has been calculated or changed before. Guards are asked before the call is made, so none may be about a gradient: those
@@ -19,18 +19,22 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from gradc.torch_private.dynamo_patches.autocast_blocks import open_blocks
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.leaves import is_true
+from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
 
 _STATE = "gradc_gradients"  # of Dynamo's output: what became of gradients while tracing
 _READ, _CLEARED = "read", "cleared"
 
 
-def is_cleared_first(tx: Any, zero_grad: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+def is_cleared_first(
+    tx: Any, zero_grad: Any, quick_method: QuickMethod, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> bool:
     """See the module's docstring."""
     optimizer, *flags = [*zero_grad.self_args(), *arguments, *keywords.values()] or [None]
     is_usual = getattr(optimizer, "source", None) is not None and all(map(is_true, flags))
     if not is_usual or _has_begun(tx) or _state(tx) == _READ:
         return False
-    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", zero_grad.fn)
+    function = (None if flags else quick_method("zero_grad", zero_grad.fn, tx.output.compiler_fn)) or zero_grad.fn
+    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", function)
     code.add_push_null(lambda: code.append_output(code.create_load_global(name, add=True)))
     code.foreach([optimizer, *flags])
     code.extend_output(code.create_call_function_kw(1 + len(flags), tuple(keywords), push_null=False))

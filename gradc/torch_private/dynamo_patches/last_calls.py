@@ -22,6 +22,7 @@ from torch._dynamo.variables import LazyVariableTracker, TensorVariable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod, call_quickly
 from gradc.torch_private.dynamo_patches.straight_losses import begin_joint_if_dropped
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -35,20 +36,25 @@ _NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_R
 class _Method(NamedTuple):
     owner: Any
     name: str
+    load: Any = None  # the instruction that takes it from its owner
 
 
-def end_in_the_same_frame(is_ours: IsOurs) -> Patch:
+def end_in_the_same_frame(is_ours: IsOurs, quick_method: QuickMethod) -> Patch:
     """See the module's docstring."""
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def create_call_resume_at(self: Any, inst: Any, metadata: Any) -> Any:
             rest = _rest_from(self, inst) if is_ours(self.output.compiler_fn) and _is_plain(self, metadata) else []
-            if not rest or not _Reader(self).computes_nothing(rest):
+            reader = _Reader(self)
+            if not rest or not reader.computes_nothing(rest):
                 begin_joint_if_dropped(self, _all_behind(self, inst), may_be_read=False)
                 return original(self, inst, metadata)
             self.instruction_pointer = None
             begin_joint_if_dropped(self, rest, may_be_read=True)
+            for method in reader.without_arguments:
+                if isinstance(method.owner, Optimizer):
+                    call_quickly(self, rest, method, quick_method)
             return [*_with_variables(metadata[0].locals_names, len(self.stack)), *rest]
 
         return create_call_resume_at
@@ -115,6 +121,7 @@ class _Reader:
         self._translator = translator
         self._stack: list[Any] = [_RESULT] * len(translator.stack)
         self._stored: dict[str, Any] = {}
+        self.without_arguments: list[_Method] = []  # called so
 
     def computes_nothing(self, instructions: Iterable[Any]) -> bool:
         """True if it calls nothing but optimizers and their like, and what takes as long in eager as in a graph."""
@@ -133,9 +140,9 @@ class _Reader:
             case "PUSH_NULL":
                 self._stack.append(_NULL)
             case "LOAD_METHOD":
-                self._method(inst.argval)
+                self._method(inst)
             case "LOAD_ATTR" if sys.version_info >= (3, 12) and inst.arg & 1:
-                self._method(inst.argval)
+                self._method(inst)
             case "LOAD_ATTR":
                 return self._attribute(inst.argval)
             case "STORE_FAST":
@@ -171,9 +178,9 @@ class _Reader:
     def _global(self, name: str) -> Any:
         return _mark(self._translator.f_globals.get(name, getattr(builtins, name, _RESULT)))
 
-    def _method(self, name: str) -> None:
+    def _method(self, inst: Any) -> None:
         (owner,) = self._pop(1)
-        self._stack += [_Method(owner, name), _NULL]
+        self._stack += [_Method(owner, inst.argval, inst), _NULL]
 
     def _attribute(self, name: str) -> bool:
         (owner,) = self._pop(1)
@@ -183,6 +190,8 @@ class _Reader:
     def _call(self, num_arguments: int) -> bool:
         arguments = self._pop(num_arguments)
         *_, called = (value for value in self._pop(2) if value is not _NULL)
+        if isinstance(called, _Method) and not arguments:
+            self.without_arguments.append(called)
         result = _result_of(called, arguments)
         self._stack.append(result)
         return result is not None

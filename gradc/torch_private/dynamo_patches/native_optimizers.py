@@ -71,6 +71,6 @@ def _run(native: Step, args: Any, kwargs: Any) -> Any:
 def _in_place_of(code: types.CodeType, step: Step, quick: Quick | None, run: Callable[[Any, Any], Any]) -> Any:
     """What Dynamo is to do with a frame of ``code``, while ``func`` is ``step``: ``quick``, and if that is false, ``run``."""
     body = [*called(run), create_instruction("RETURN_VALUE")]
-    body = [*unless_done(quick, body[0]), *body] if quick else body
+    body = [*unless_done(quick.run, body[0]), *body] if quick else body
     what = "func is the step of an optimizer that gradc knows"
     return in_place_of(code, cut_to(code, body), what, Is("func", step))

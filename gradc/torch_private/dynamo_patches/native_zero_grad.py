@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.bytecode_transformation import create_call_function_ex, create_instruction, create_load_const
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameReturn
 
@@ -15,14 +14,14 @@ from gradc.torch_private.dynamo_patches.other_code import Is, begun_with, cut_to
 from gradc.torch_private.optimizers import NOT_LOOKED_INTO, ZERO_GRAD, Quick
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
-MakeQuick = Callable[[Callable[[Any], Any]], Quick | None]
 
-
-def clear_gradients_natively(is_ours: IsOurs, zero_grad: Callable[..., None], make_quick: MakeQuick) -> Patch:
+def clear_gradients_natively(
+    is_ours: IsOurs, zero_grad: Callable[..., None], quick_zero_grad: Callable[[], Quick | None]
+) -> Patch:
     """Where compiled code comes to torch's ``Optimizer.zero_grad``, run ``zero_grad`` in its place.
 
-    What ``make_quick`` makes of Dynamo's switch is asked before, as ``quick(args, kwargs)``: if that is true, all is done. All
-    functions that torch hides from Dynamo have one layer around, of the same code: the others go on with theirs.
+    What ``quick_zero_grad`` gives is run before: if that is true, all is done. All functions that torch hides from Dynamo have
+    one layer around, of the same code: the others go on with theirs.
     """
 
     def make(original: Method) -> Method:
@@ -31,7 +30,7 @@ def clear_gradients_natively(is_ours: IsOurs, zero_grad: Callable[..., None], ma
             if frame.f_code is NOT_LOOKED_INTO and is_ours(self):
                 if frame.f_locals["fn"] is not ZERO_GRAD:
                     return _itself(frame.f_code)
-                return _in_place_of(frame.f_code, zero_grad, make_quick(set_eval_frame))
+                return _in_place_of(frame.f_code, zero_grad, quick_zero_grad())
             return original(self, frame, *args)
 
         return call
@@ -51,7 +50,7 @@ def _in_place_of(code: types.CodeType, zero_grad: Callable[..., None], quick: Qu
         *create_call_function_ex(True, True),
         create_instruction("RETURN_VALUE"),
     ]
-    body = [*unless_done(quick, body[0]), *body] if quick else body
+    body = [*unless_done(quick.run, body[0]), *body] if quick else body
     what = "fn is the zero_grad of torch's optimizers"
     return in_place_of(code, cut_to(code, body), what, Is("fn", ZERO_GRAD))
 

@@ -16,6 +16,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.cleared_first import is_cleared_first
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
+from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -23,7 +24,7 @@ _NATIVE_STEP, _ZERO_GRAD_FIRST = "native step of an optimizer", "zero_grad of an
 NATIVE_STEP, ZERO_GRAD_FIRST = PREFIX + _NATIVE_STEP, PREFIX + _ZERO_GRAD_FIRST  # reasons of graph breaks, as they are counted
 
 
-def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) -> Patch:
+def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None], quick_method: QuickMethod) -> Patch:
     """Leave the steps of torch's optimizers out of graphs; a user's own optimizer is compiled.
 
     ``note`` is called with the name of an optimizer and the backend, at each step.
@@ -33,7 +34,7 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None]) ->
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_zero_grad(self.fn) and is_ours(tx.output.compiler_fn):
-                if is_cleared_first(tx, self, *args, **kwargs):
+                if is_cleared_first(tx, self, quick_method, *args, **kwargs):
                     return ConstantVariable.create(None)
                 _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):

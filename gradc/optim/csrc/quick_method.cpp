@@ -1,0 +1,43 @@
+#include "optim/csrc/quick_method.h"
+
+#include "csrc/builtin.h"
+#include "optim/csrc/names.h"
+
+#include <memory>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace gradc {
+namespace {
+
+struct QuickMethod {
+  py::str name;
+  py::object function;
+  Quickly quickly;
+
+  PyObject* call(PyObject* optimizer) const {
+    if (is_called_on(optimizer) && quickly(optimizer)) {
+      Py_RETURN_NONE;
+    }
+    return PyObject_CallMethodNoArgs(optimizer, name.ptr());
+  }
+
+ private:
+  bool is_called_on(PyObject* optimizer) const {
+    PyTypeObject* type = Py_TYPE(optimizer);
+    return type->tp_getattro == PyObject_GenericGetAttr && _PyType_Lookup(type, name.ptr()) == function.ptr() &&
+        !item(attributes_of(optimizer).ptr(), name);
+  }
+};
+
+} // namespace
+
+py::object quick_method(py::str name, py::object function, Quickly quickly) {
+  PyObject* interned = name.release().ptr();
+  PyUnicode_InternInPlace(&interned);
+  auto method = QuickMethod{py::reinterpret_steal<py::str>(interned), std::move(function), std::move(quickly)};
+  return builtin_of<&QuickMethod::call>(std::make_shared<QuickMethod>(std::move(method)), "gradc_optimizer");
+}
+
+} // namespace gradc
