@@ -185,14 +185,13 @@ def _quick_zero_grad() -> Quick | None:
     return quick_zero_grad(set_eval_frame)
 
 
-@functools.cache
-def _quick_method(name: str, function: Any, compiler: Any) -> Any:
+def _quick_method(name: str, function: Any, otherwise: Callable[[Any], Any], compiler: Any) -> Any:
     """What calls an optimizer's method ``name`` without a frame, where it is the class's ``function``; None for others."""
     if name == "zero_grad":
         quick = _quick_zero_grad() if is_zero_grad(function) else None
     else:
         quick = quick_of(_native_step(without_hooks(function), compiler))
-    return quick.method(name, function) if quick else None
+    return quick.method(name, function, otherwise) if quick else None
 
 
 # A graph may end at a backward pass, which regions or compiled autograd run. Optimizers' steps are counted as fallbacks.

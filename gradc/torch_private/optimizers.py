@@ -34,8 +34,9 @@ class Quick(Protocol):
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bool:
         """The method called with these. True if it is done; False if all is still to do."""
 
-    def method(self, name: str, function: Any, /) -> Callable[[Any], Any]:
-        """What calls ``optimizer.name()``, the class's ``function``: as ``run``, or else as Python does."""
+    def method(self, name: str, function: Any, otherwise: Callable[[Any], Any], /) -> Callable[[Any], Any]:
+        """A builtin function of an optimizer: as ``run`` where ``optimizer.name()`` calls the class's ``function``, or else
+        ``otherwise``."""
 
 
 _OF_CLASS = {

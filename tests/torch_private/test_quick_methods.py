@@ -75,6 +75,20 @@ class Asked(optim.Adam):
         return super().__getattribute__(name)
 
 
+class Counted(optim.Adam):
+    """Counts behind what it inherits, which is called first in a step."""
+
+    count = 0
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        self.count += 1
+
+    def step(self) -> None:
+        super().step()
+        self.count += 1
+
+
 class Counter:
     """No optimizer."""
 
@@ -128,13 +142,14 @@ def test_a_change_has_its_effect_at_the_next_step(change: Callable[[nn.Module, A
     assert same_bits(run(compiled), run(lambda step: step))
 
 
-@pytest.mark.parametrize("kind", [Told, Asked])
+@pytest.mark.parametrize("kind", [Told, Asked, Counted])
 def test_a_class_of_the_users(kind: Any) -> None:
     def run(compile: Compile) -> list[Any]:
         seen.clear()
         net, optimizer = made(kind)
         step = compile(step_of(net))
-        return [[step(torch.ones(2, 4), optimizer), *state(net, optimizer)] for _ in range(5)] + [list(seen)]
+        found = [[step(torch.ones(2, 4), optimizer), *state(net, optimizer)] for _ in range(5)]
+        return [*found, list(seen), getattr(optimizer, "count", None)]
 
     assert same_bits(run(compiled), run(lambda step: step))
 

@@ -13,14 +13,14 @@ namespace {
 
 struct QuickMethod {
   py::str name;
-  py::object function;
+  py::object function, otherwise;
   Quickly quickly;
 
   PyObject* call(PyObject* optimizer) const {
     if (is_called_on(optimizer) && quickly(optimizer)) {
       Py_RETURN_NONE;
     }
-    return PyObject_CallMethodNoArgs(optimizer, name.ptr());
+    return PyObject_CallOneArg(otherwise.ptr(), optimizer);
   }
 
  private:
@@ -33,11 +33,12 @@ struct QuickMethod {
 
 } // namespace
 
-py::object quick_method(py::str name, py::object function, Quickly quickly) {
+py::object quick_method(py::str name, py::object function, py::object otherwise, Quickly quickly) {
   PyObject* interned = name.release().ptr();
   PyUnicode_InternInPlace(&interned);
-  auto method = QuickMethod{py::reinterpret_steal<py::str>(interned), std::move(function), std::move(quickly)};
-  return builtin_of<&QuickMethod::call>(std::make_shared<QuickMethod>(std::move(method)), "gradc_optimizer");
+  const auto method = std::make_shared<QuickMethod>(
+      QuickMethod{py::reinterpret_steal<py::str>(interned), std::move(function), std::move(otherwise), std::move(quickly)});
+  return builtin_of<&QuickMethod::call>(method, "gradc_optimizer");
 }
 
 } // namespace gradc

@@ -12,7 +12,7 @@ namespace gradc {
 // Does all that the method does, without Python, and says whether it did; if not, all is still to do.
 using Quickly = std::function<bool(PyObject* optimizer)>;
 
-// What calls `optimizer.name()`: quickly where that is `function` of the optimizer's class, or else as Python does.
-pybind11::object quick_method(pybind11::str name, pybind11::object function, Quickly quickly);
+// Quickly, where `optimizer.name()` calls `function` of the optimizer's class, or else `otherwise(optimizer)`.
+pybind11::object quick_method(pybind11::str name, pybind11::object function, pybind11::object otherwise, Quickly quickly);
 
 } // namespace gradc
