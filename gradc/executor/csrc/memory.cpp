@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t alignment = c10::gAlignment;
 constexpr size_t num_classes = small_bytes / alignment + 1;
-constexpr size_t kept_bytes = 4 * 1024 * 1024;
+constexpr size_t kept_bytes = 16 * 1024 * 1024;
 
 // A size in units of the alignment.
 constexpr size_t class_of(size_t size) {
@@ -136,7 +136,7 @@ class Retired {
 
  private:
   static constexpr size_t most_tried = 4;
-  static constexpr size_t most_held = 1024 * 1024;
+  static constexpr size_t most_held = 4 * 1024 * 1024;
 
   std::vector<std::vector<at::Tensor>> tensors_{num_classes};
   size_t held_ = 0;

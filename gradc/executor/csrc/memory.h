@@ -1,6 +1,6 @@
 // Memory for small results: blocks that a thread frees are kept for the next call that wants one of that size.
 //
-// The tensors of a small model are a few kilobytes, made and freed by the hundred in each step; aligned allocation then
+// The tensors of a small model are some kilobytes, made and freed by the hundred in each step; aligned allocation then
 // costs as much as the kernel. Large results go to torch's own allocator. torch's memory profiler sees both.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace gradc {
 
-inline constexpr size_t small_bytes = 64 * 1024;
+inline constexpr size_t small_bytes = 256 * 1024;
 inline constexpr size_t most_moved_bytes = size_t{1} << 17; // by one call of ours: beyond, ATen may copy and fill in several threads
 
 // One number at a time needs no call.
