@@ -40,8 +40,8 @@ several. What a way of the same compiler has compiled before is not compiled aga
 FORWARD_BACKWARD = """## Forward and backward
 
 The same models without an optimizer: gradients cleared, forward, backward. Peak memory is the most that torch's allocator holds
-during a step beyond the least, as the profiler sees it. The contenders are those of `benchmarks/common.py`: *gradc* has the model
-or its loss compiled, and backward outside of it; *gradc: step* all of it in one compiled function.
+during a step beyond the least, as the profiler sees it. The contenders are those of `benchmarks/common.py`: *gradc* has the
+model or its loss compiled, and backward outside of it; *gradc: step* all of it in one compiled function.
 
 ![Step time of each contender, of eager's](benchmarks.png)
 """

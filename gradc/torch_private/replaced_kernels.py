@@ -61,7 +61,7 @@ def _make(tell: Tell, original: Method) -> Method:
         try:
             return original(*args, **kwargs)
         finally:
-            if getattr(next(iter(args), None), "ns", "aten") == "aten":  # of a library for ops of others, there is nothing to see
+            if getattr(next(iter(args), None), "ns", "aten") == "aten":  # a library for ops of others has nothing to see
                 _look(tell)
 
     return change
