@@ -55,7 +55,7 @@ def test_places_that_are_not_there(place: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("columns", range(1, 10))
+@pytest.mark.parametrize("columns", [*range(1, 10), 15, 16, 17, 25, 31, 32, 33])
 @pytest.mark.parametrize("rows", [1, 2, 3, 17, 64, 65, 300, 5000])
 def test_sums_of_few(dtype: torch.dtype, columns: int, rows: int) -> None:
     matrix = _values(rows, columns, dtype=dtype)

@@ -1,6 +1,7 @@
 #include "executor/csrc/short_sums.h"
 
 #include "executor/csrc/direct.h"
+#include "executor/csrc/lengths.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
 
@@ -20,6 +21,9 @@ namespace {
 constexpr int64_t most_added = 32768; // beyond, ATen may use several threads
 constexpr int num_trials = 8; // other orders of so few additions often give the same number
 constexpr int num_cascades = 4; // levels, and sums that go side by side
+
+template <class T>
+constexpr int64_t lanes_of = 32 / sizeof(T); // of ATen's registers for sums
 
 // The sums of four columns in a cascade: every `1 << power` rows the sums of a level move up one level.
 template <class T>
@@ -65,10 +69,48 @@ T sum_one(const T* in, int64_t stride, int64_t size) {
   return sums[0];
 }
 
+// A sum of less than four registers: lane by lane, then what is left over, then the lanes.
+template <class T>
+T sum_in_lanes(const T* in, int64_t size) {
+  constexpr int64_t lanes = lanes_of<T>;
+  std::array<T, lanes> sums{};
+  int64_t i = 0;
+  for (; i + lanes <= size; i += lanes) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += in[i + lane];
+    }
+  }
+  T sum = 0;
+  for (; i < size; ++i) {
+    sum += in[i];
+  }
+  for (const T of_lane : sums) {
+    sum += of_lane;
+  }
+  return sum;
+}
+
+// One after the other: what the cascade does with so few.
+template <class T>
+void sum_each_few(T* out, const T* in, int64_t rows, int64_t columns) {
+  with_length(columns, [&](auto size) {
+    for (int64_t row = 0; row < rows; ++row, in += size) {
+      T sum = 0;
+      for (int64_t i = 0; i < size; ++i) {
+        sum += in[i];
+      }
+      out[row] = sum;
+    }
+  });
+}
+
 template <class T>
 void sum_each_row(T* out, const T* in, int64_t rows, int64_t columns) {
-  for (int64_t row = 0; row < rows; ++row) {
-    out[row] = sum_one(in + row * columns, 1, columns);
+  if (columns < num_cascades) {
+    return sum_each_few(out, in, rows, columns);
+  }
+  for (int64_t row = 0; row < rows; ++row, in += columns) {
+    out[row] = columns < lanes_of<T> ? sum_one(in, 1, columns) : sum_in_lanes(in, columns);
   }
 }
 
@@ -140,7 +182,8 @@ Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op
   const int64_t size = c10::multiply_integers(in->sizes), last = in->sizes.back();
   const int64_t lanes = 32 / static_cast<int64_t>(c10::elementSize(in->dtype));
   const bool is_over_rows = num_dimensions == 2 && dimension == 0;
-  if (size > most_added || last < 2 || last >= lanes || !has_plain_strides(*plan.metas[step.outs[0]]) ||
+  const int64_t most_columns = is_over_rows ? lanes : 4 * lanes;
+  if (size > most_added || last < 2 || last >= most_columns || !has_plain_strides(*plan.metas[step.outs[0]]) ||
       !(is_over_rows || dimension == num_dimensions - 1)) {
     return nullptr;
   }

@@ -1,4 +1,5 @@
-// Sums over rows, or of columns, of a matrix that is too narrow for vector registers: of the last dimension, or of the first.
+// Sums over rows, or of columns, of a matrix that is too narrow for vector registers, or not much wider: of the last dimension, or of the
+// first.
 //
 // ATen's iterator costs more than the additions, where these are few. They are done in its order, which is asked of it for each
 // layout when the plan is made.
