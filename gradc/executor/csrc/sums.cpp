@@ -235,11 +235,15 @@ Direct mse_of(bool is_mean) {
   return is_mean ? &call_mse<T, true> : &call_mse<T, false>;
 }
 
+bool is_one_number(const Meta& in) {
+  return is_contiguous(in) && c10::multiply_integers(in.sizes) == 1;
+}
+
 Direct find_mse(const Plan& plan, Step& step) {
   const Meta &a = *meta_at(plan, step.operands[0]), *b = meta_at(plan, step.operands[1]);
   const auto reduction = number_at(plan, step.operands[2]);
   const bool is_mean = reduction == at::Reduction::Mean;
-  if (!b || b->sizes != a.sizes || b->dtype != a.dtype || !is_contiguous(*b) || !is_one_row(a) ||
+  if (!b || b->sizes != a.sizes || b->dtype != a.dtype || !is_contiguous(*b) || !(is_one_row(a) || is_one_number(a)) ||
       !(is_mean || reduction == at::Reduction::Sum)) {
     return nullptr;
   }
