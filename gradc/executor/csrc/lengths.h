@@ -3,30 +3,25 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace gradc {
 
-// Calls `function` with the length: as a constant, if it is one of those of points, heads and small layers.
+// Those of points, heads and small layers.
+using ShortLengths = std::integer_sequence<int64_t, 1, 2, 3, 4, 8, 16, 32>;
+
+// Calls `function` with the length: as a constant, if it is one of `lengths`.
+template <class Function, int64_t... lengths>
+void with_length(int64_t length, Function function, std::integer_sequence<int64_t, lengths...> /*of_those*/) {
+  const bool is_done = ((length == lengths && (function(std::integral_constant<int64_t, lengths>()), true)) || ...);
+  if (!is_done) {
+    function(length);
+  }
+}
+
 template <class Function>
 void with_length(int64_t length, Function function) {
-  switch (length) {
-    case 1:
-      return function(std::integral_constant<int64_t, 1>());
-    case 2:
-      return function(std::integral_constant<int64_t, 2>());
-    case 3:
-      return function(std::integral_constant<int64_t, 3>());
-    case 4:
-      return function(std::integral_constant<int64_t, 4>());
-    case 8:
-      return function(std::integral_constant<int64_t, 8>());
-    case 16:
-      return function(std::integral_constant<int64_t, 16>());
-    case 32:
-      return function(std::integral_constant<int64_t, 32>());
-    default:
-      return function(length);
-  }
+  with_length(length, function, ShortLengths());
 }
 
 } // namespace gradc

@@ -322,7 +322,7 @@ Numbers make_numbers(int trial, uint32_t which) {
   return numbers;
 }
 
-std::vector<float> numbers_for(int64_t size, int trial, uint32_t which) {
+void fill_for(float* numbers, size_t size, int trial, uint32_t which) {
   static const auto made = [] {
     std::array<std::array<Numbers, 3>, 3> numbers{};
     for (int kind = 0; kind < 3; ++kind) {
@@ -333,13 +333,11 @@ std::vector<float> numbers_for(int64_t size, int trial, uint32_t which) {
     return numbers;
   }();
   const Numbers& from = made[std::min(trial, 2)][which];
-  std::vector<float> numbers(size);
-  for (size_t done = 0, at = trial; done < numbers.size(); at = 0) {
-    const size_t count = std::min(period - at, numbers.size() - done);
-    std::copy_n(from.begin() + at, count, numbers.begin() + done);
+  for (size_t done = 0, at = trial; done < size; at = 0) {
+    const size_t count = std::min(period - at, size - done);
+    std::copy_n(from.begin() + at, count, numbers + done);
     done += count;
   }
-  return numbers;
 }
 
 int64_t extent(int64_t rows, int64_t down, int64_t columns, int64_t across) {
@@ -363,16 +361,16 @@ bool is_worth_asking(const Product::Tiled& sizes, int num_threads) {
       extent_of_y(sizes) <= longest_extent;
 }
 
-// Memory for numbers that begin as a tensor's do, or so many behind.
+// The numbers of a trial, which begin as a tensor's do, or so many behind.
 class Placed {
  public:
-  Placed(const std::vector<float>& numbers, int behind) : memory_(numbers.size() + behind + c10::gAlignment) {
+  Placed(int64_t size, int trial, uint32_t which, int behind) : memory_(size + behind + c10::gAlignment) {
     const auto past = reinterpret_cast<uintptr_t>(memory_.data()) % c10::gAlignment;
     begin_ = memory_.data() + (past ? c10::gAlignment - past : 0) / sizeof(float) + behind;
-    std::copy(numbers.begin(), numbers.end(), begin_);
+    fill_for(begin_, size, trial, which);
   }
 
-  float* begin() {
+  float* begin() const {
     return begin_;
   }
 
@@ -385,11 +383,10 @@ bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, Call
   const int64_t num_elements = sizes.rows * sizes.columns;
   const int num_trials = 3 + static_cast<int>(fewest_compared / num_elements);
   for (int trial = 0; trial < num_trials; ++trial) { // each with memory that begins elsewhere
-    const auto addend = numbers_for(num_elements, trial, 2);
-    Placed x(numbers_for(extent_of_x(sizes), trial, 0), trial), y(numbers_for(extent_of_y(sizes), trial, 1), trial);
-    Placed of_blas(addend, sizes.needs_alignment ? 0 : trial);
+    const Placed x(extent_of_x(sizes), trial, 0, trial), y(extent_of_y(sizes), trial, 1, trial), addend(num_elements, trial, 2, 0);
+    const Placed of_blas(num_elements, trial, 2, sizes.needs_alignment ? 0 : trial);
     std::vector<float> ours(num_elements);
-    multiply_in_tiles(sizes, x.begin(), y.begin(), adds ? addend.data() : nullptr, sizes.columns, ours.data());
+    multiply_in_tiles(sizes, x.begin(), y.begin(), adds ? addend.begin() : nullptr, sizes.columns, ours.data());
     call(product, x.begin(), y.begin(), adds ? 1.0F : 0.0F, of_blas.begin());
     if (std::memcmp(ours.data(), of_blas.begin(), num_elements * sizeof(float)) != 0) {
       return false;

@@ -66,9 +66,9 @@ void bind_quickly(py::class_<T, std::shared_ptr<T>>& bound) {
           py::arg("args"), py::arg("kwargs"))
       .def(
           "method",
-          [](std::shared_ptr<T> own, py::str name, py::object function, py::object otherwise) {
+          [](std::shared_ptr<T> own, const std::string& name, py::object function, py::object otherwise) {
             const auto run = [own = std::move(own)](PyObject* optimizer) { return (own.get()->*quickly)(optimizer); };
-            return quick_method(std::move(name), std::move(function), std::move(otherwise), run);
+            return quick_method(name, std::move(function), std::move(otherwise), run);
           },
           py::arg("name"), py::arg("function"), py::arg("otherwise"));
 }

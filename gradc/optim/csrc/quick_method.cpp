@@ -33,11 +33,9 @@ struct QuickMethod {
 
 } // namespace
 
-py::object quick_method(py::str name, py::object function, py::object otherwise, Quickly quickly) {
-  PyObject* interned = name.release().ptr();
-  PyUnicode_InternInPlace(&interned);
+py::object quick_method(const std::string& name, py::object function, py::object otherwise, Quickly quickly) {
   const auto method = std::make_shared<QuickMethod>(
-      QuickMethod{py::reinterpret_steal<py::str>(interned), std::move(function), std::move(otherwise), std::move(quickly)});
+      QuickMethod{Names::interned(name.c_str()), std::move(function), std::move(otherwise), std::move(quickly)});
   return builtin_of<&QuickMethod::call>(method, "gradc_optimizer");
 }
 

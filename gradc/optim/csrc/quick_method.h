@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 
 #include <functional>
+#include <string>
 
 namespace gradc {
 
@@ -13,6 +14,6 @@ namespace gradc {
 using Quickly = std::function<bool(PyObject* optimizer)>;
 
 // Quickly, where `optimizer.name()` calls `function` of the optimizer's class, or else `otherwise(optimizer)`.
-pybind11::object quick_method(pybind11::str name, pybind11::object function, pybind11::object otherwise, Quickly quickly);
+pybind11::object quick_method(const std::string& name, pybind11::object function, pybind11::object otherwise, Quickly quickly);
 
 } // namespace gradc

@@ -33,9 +33,8 @@ def is_cleared_first(
     is_usual = getattr(optimizer, "source", None) is not None and all(map(is_true, flags))
     if not is_usual or _has_begun(tx) or _state(tx) == _READ:
         return False
-    function = zero_grad.fn
-    function = (None if flags else quick_method("zero_grad", function, function, tx.output.compiler_fn)) or function
-    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", function)
+    quick = None if flags else quick_method("zero_grad", zero_grad.fn, zero_grad.fn, tx.output.compiler_fn)
+    code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", quick or zero_grad.fn)
     code.add_push_null(lambda: code.append_output(code.create_load_global(name, add=True)))
     code.foreach([optimizer, *flags])
     code.extend_output(code.create_call_function_kw(1 + len(flags), tuple(keywords), push_null=False))
