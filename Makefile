@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -15,13 +15,14 @@ help:
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make devices tests/devices and all of tests/semantics on a simulated device, whose memory the host cannot read (minutes)"
-	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise"
+	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
 	@echo "make fuzz-steps   random training steps, with all that happens between them, against eager; PROGRAMS=200 SEED=0"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps, of a small compiled model and of a whole compiled step whose numbers change: memory flat, nothing compiled again"
 	@echo "make same-steps   200 whole compiled steps of each benchmark's model: eager's, bit for bit (minutes)"
+	@echo "make races   threads that make, compile, call and drop the same 2,000 new functions at once: the process lives (minutes)"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
@@ -95,6 +96,9 @@ steps: venv
 
 same-steps: venv
 	$(BIN)/python -m benchmarks.same_steps
+
+races: venv
+	$(BIN)/python -m tests.compile_races --functions 2000
 
 # A copy of the tree with an extension of its own. Leaks are not looked for: Python and torch keep much until the end. Nor is
 # memory flat: the sanitizer keeps what was freed.

@@ -64,6 +64,7 @@ def patches() -> Patches:
             dynamo.join_losses(is_ours, straight_loss),
             dynamo.keep_effects_of_python(is_ours),
             dynamo.keep_functions_compiled(is_ours),
+            dynamo.keep_guards_that_may_be_asked(),
             dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_the_order_of_sets(is_ours),

@@ -26,6 +26,7 @@ from gradc.torch_private.dynamo_patches.counts import PICKLING_WARNS, read_count
 from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
+from gradc.torch_private.dynamo_patches.dying_guards import keep_guards_that_may_be_asked
 from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
 from gradc.torch_private.dynamo_patches.empty_graphs import keep_functions_compiled
 from gradc.torch_private.dynamo_patches.environment import guard_the_environment
@@ -128,6 +129,7 @@ __all__ = [
     "joint_of",
     "keep_effects_of_python",
     "keep_functions_compiled",
+    "keep_guards_that_may_be_asked",
     "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_the_order_of_sets",
