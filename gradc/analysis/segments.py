@@ -66,6 +66,11 @@ class Segment:
         """Numbers of the saved tensors (``Tape.saved``) that the nodes own, in eager's order of packing."""
         return tuple(sorted({index for saves in self.saves.values() for index in saves.indices}))
 
+    @property
+    def saved_by_python(self) -> set[int]:
+        """Numbers of those that the backward of a custom op reads, the user's code, or finds on its ``ctx``."""
+        return {index for node, saves in self.saves.items() if is_python(node) for index in saves.indices}
+
     @functools.cached_property
     def shared(self) -> tuple[tuple[int, ...], ...]:
         """Positions of the exits that lead to the same primal, for each primal that several lead to."""

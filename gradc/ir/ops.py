@@ -6,6 +6,7 @@ op in LAZY_VIEWS            LAZY_VIEWS.why            is_view_op(op), is_random(
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -70,6 +71,15 @@ PLAIN_META_OF_CONTIGUOUS = _fact(
     "the same, where all arguments are contiguous tensors of one dtype: a fake mode has strides of its own for others",
     "add.Tensor", "sub.Tensor", "mul.Tensor",
 )  # fmt: skip
+UNINITIALIZED = _fact(
+    "its result holds whatever was in memory", "empty.memory_format", "empty_like", "empty_permuted", "empty_strided",
+    "new_empty", "new_empty_strided",
+)  # fmt: skip
+OVERWRITES = _fact("nothing is left of what was in its first argument", "fill_.Scalar", "fill_.Tensor", "zero_", "copy_")
+UNDECLARED_WRITES = _fact(
+    "writes into running statistics, and its schema does not say so", "native_batch_norm", "cudnn_batch_norm",
+    "miopen_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts",
+)  # fmt: skip
 MAY_BE_KEPT = "gradc_saving"
 """The namespace of ops whose results the user's hooks may keep the memory of, unseen."""
 # By name, for all overloads.
@@ -95,6 +105,12 @@ EXPLICIT_OFFSET = frozenset({"aten::as_strided", "aten::set_"})
 """Take an offset that counts from the start of the storage: a recording with one holds for these offsets alone."""
 
 
+_NOT_DETERMINED = (
+    torch.Tag.nondeterministic_seeded, torch.Tag.nondeterministic_bitwise, torch.Tag.inplace_view,
+    torch.Tag.maybe_aliasing_or_mutating,
+)  # fmt: skip
+
+
 def is_view_op(op: Any) -> bool:
     """True if the op's result is a view of its first argument, by its schema."""
     schema = op._schema
@@ -114,6 +130,13 @@ def changes_layout(op: Any) -> bool:
 def depends_on_data(op: Any) -> bool:
     """True if what it returns, or the shape of that, depends on the values of its arguments."""
     return torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+
+
+@functools.cache
+def is_determined(op: Any) -> bool:
+    """True if the same arguments give the same bits, and the op does nothing else than its schema says."""
+    is_known = op.namespace == "aten" and op not in UNINITIALIZED and op not in UNDECLARED_WRITES and op not in MOVES_MEMORY
+    return is_known and not any(tag in _NOT_DETERMINED for tag in op.tags)
 
 
 def is_metadata_query(op: Any) -> bool:

@@ -4,7 +4,8 @@
 
 Both captures (ahead of time, and of the live backward) yield a Program. It is immutable and knows nothing of autograd:
 every call in it is one that ran below autograd when it was captured, in the order in which it ran. Calls may mutate
-their arguments and return views; a Program keeps eager's calls as they are, so executing it is executing eager.
+their arguments and return views; a Program keeps eager's calls as they are, but for those that passes leave out, so executing
+it is executing eager.
 
 Sizes may be symbolic: an argument that is a ``Sym`` is an expression over the Program's ``symbols``, each of which is
 read off an input when the Program runs. ``text.print_program`` prints it.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from gradc.ir.program import Program
 from gradc.ir.verify import checked
 from gradc.passes.dead import drop_dead, refuse_phantoms
+from gradc.passes.repeats import merge_repeats
 from gradc.passes.sums import add_in_place, add_up
 
 
@@ -45,9 +46,15 @@ REFUSE_PHANTOMS = Pass(
 )
 ADD_IN_PLACE = Pass("add_in_place", add_in_place, "Last, when it is settled who reads an addend, and after which call.")
 
-FORWARD = (DROP_VIEWS, REFUSE_PHANTOMS)
-DERIVATIVE = (DROP_DEAD, REFUSE_PHANTOMS)
+PACKING = (DROP_VIEWS, REFUSE_PHANTOMS)  # nothing is merged: hooks see each tensor that is saved
 PIECE = (DROP_DEAD,)
+
+
+def forward(apart: Iterable[int], *, is_derivative: bool) -> tuple[Pass, ...]:
+    """The pipeline of a region's forward. ``apart`` are slots of tensors that gradc is not alone with when it has run."""
+    merge = functools.partial(merge_repeats, apart=tuple(apart))
+    merging = Pass("merge_repeats", merge, "Last, when it is settled which calls run.")
+    return (DROP_DEAD if is_derivative else DROP_VIEWS, REFUSE_PHANTOMS, merging)
 
 
 def backward(groups: Iterable[tuple[int, ...]]) -> tuple[Pass, ...]:

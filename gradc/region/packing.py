@@ -51,7 +51,7 @@ def packing_program(hoisted: Hoisted, returned: Returned, segments: Sequence[Seg
     is_packed = [position >= num_outputs and value.slot not in kept for position, value in enumerate(values)]
     outputs = tuple(stand_ins[value.slot] if packed else value for value, packed in zip(values, is_packed, strict=True))
     program = dataclasses.replace(hoisted.program, slots=tuple(slots), instructions=calls, outputs=outputs)
-    return pipeline.run(pipeline.FORWARD, program)
+    return pipeline.run(pipeline.PACKING, program)
 
 
 def _with_packs(hoisted: Hoisted, slots: list[Slot]) -> Iterator[Instruction]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradc import native
@@ -70,7 +70,7 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     refuse_several_devices(segments)
     order = live_order(hoisted, segments, outputs)
     returned = choose_returned(hoisted, outputs, segments)
-    forward = forward_program(hoisted, returned)
+    forward = forward_program(hoisted, returned, segments)
     run = settings.lower(forward)
     build = functools.partial(_same_settings, settings)
     backwards = BackwardCache(hoisted.tape, segments, settings, name, build, is_split_at_leaves)
@@ -83,10 +83,12 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     return region
 
 
-def forward_program(hoisted: Hoisted, returned: Returned) -> Program:
+def forward_program(hoisted: Hoisted, returned: Returned, segments: Sequence[Segment]) -> Program:
     """The tape's calls as the Program of a region's forward."""
     outputs = tuple(Ref(_known(hoisted.tape.slot_of(fake))) for fake in returned.fakes)
-    passes = pipeline.DERIVATIVE if hoisted.tape.is_derivative else pipeline.FORWARD
+    users = [out.slot for out in outputs[: returned.num_outputs]]
+    users += (hoisted.tape.saved[index].slot for segment in segments for index in segment.saved_by_python)
+    passes = pipeline.forward(users, is_derivative=hoisted.tape.is_derivative)
     return pipeline.run(passes, dataclasses.replace(hoisted.program, outputs=outputs))
 
 

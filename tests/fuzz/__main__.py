@@ -3,6 +3,7 @@
     python -m tests.fuzz --programs 200 --seed 0 --jobs 2
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
     python -m tests.fuzz --gradients                     with calls of torch.autograd.grad inside the function
+    python -m tests.fuzz --repeats                       the same, and every other expression for the second time
     python -m tests.fuzz --chains                        long chains of pointwise operations, odd sizes, strides and values
     python -m tests.fuzz --vary --compiler captured      each at several sizes and with several numbers, compiled once
 
@@ -22,12 +23,13 @@ from tests.fuzz.chains import generate_chain
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
 from tests.fuzz.program import VARIED, Program
-from tests.fuzz.statements import TABLE, WITH_GRADIENTS
+from tests.fuzz.statements import TABLE, WITH_GRADIENTS, WITH_REPEATS
 from tests.fuzz_driver import Fuzzer, main
 
 FLAGS = (
     ("--vary", "run each at several sizes and with several numbers"),
     ("--gradients", "many calls of torch.autograd.grad inside the function"),
+    ("--repeats", "the same, and every other expression for the second time"),
     ("--chains", "long chains of pointwise operations"),
 )
 
@@ -35,7 +37,8 @@ FLAGS = (
 def _generate(options: argparse.Namespace, number: int) -> Program:
     if options.chains:
         return generate_chain(options.seed, number)
-    program = generate(options.seed, number, WITH_GRADIENTS if options.gradients else TABLE)
+    table = WITH_REPEATS if options.repeats else WITH_GRADIENTS if options.gradients else TABLE
+    program = generate(options.seed, number, table)
     return dataclasses.replace(program, changes=VARIED) if options.vary else program
 
 

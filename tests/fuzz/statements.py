@@ -1,6 +1,7 @@
 """The table of statements from which bodies are made: how each kind is written over the variables there are.
 
-    TABLE, WITH_GRADIENTS: [(weight, writer)]      writer: Pool -> text of an expression or a statement, or None if nothing fits
+    TABLE, WITH_GRADIENTS, WITH_REPEATS: [(weight, writer)]
+    writer: Pool -> text of an expression or a statement, or None if nothing fits
 
 A writer returns an expression (it becomes ``t7 = ...``) or, if it starts with "!", a statement as it is.
 """
@@ -20,12 +21,16 @@ Table = list[tuple[int, Writer]]
 
 @dataclasses.dataclass
 class Pool:
-    """The variables so far, with the values they have in an eager run; the source of chance; what statements there are."""
+    """The variables so far, with the values they have in an eager run; the source of chance; what statements there are.
+
+    ``expressions`` are those that made the variables.
+    """
 
     rng: random.Random
     values: dict[str, torch.Tensor]
     inputs: tuple[str, ...]
     table: Table
+    expressions: list[str] = dataclasses.field(default_factory=list)
 
     def pick(self, fits: Callable[[torch.Tensor], bool] = lambda t: True, *, fresh: bool = False) -> str | None:
         """The name of a variable that fits, recent ones more often; with ``fresh`` no input."""
@@ -66,6 +71,7 @@ class Pool:
             if not is_kept(made):
                 return None
             self.values[name] = made
+            self.expressions.append(written)
         return text
 
     def dim(self, name: str) -> int:
@@ -279,3 +285,12 @@ TABLE: Table = [
 
 # With a torch.autograd.grad in every few statements.
 WITH_GRADIENTS: Table = [*TABLE, (20, inner_gradient_of_any_kind)]
+
+
+def again(pool: Pool) -> str | None:
+    """An expression that was there before; what it reads may have been written into since."""
+    return pool.rng.choice(pool.expressions) if pool.expressions else None
+
+
+# Every other expression for the second time, and a gradient now and then: its formulas repeat each other.
+WITH_REPEATS: Table = [*WITH_GRADIENTS, (sum(weight for weight, _ in WITH_GRADIENTS), again)]
