@@ -243,7 +243,7 @@ def _meta(meta: TensorMeta | None) -> Meta | None:
 # ---- memory
 
 
-SMALL = 64 * 1024  # the executor has such memory at hand (memory.h)
+SMALL = 256 * 1024  # the executor has such memory at hand (memory.h)
 SOON = 16
 
 
