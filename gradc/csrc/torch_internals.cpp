@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_hook.h>
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstddef>
 #include <string_view>
@@ -58,6 +60,11 @@ std::mutex& mutex_of(torch::autograd::Node& node) {
     }
   };
   return Shown::of(node);
+}
+
+void* function_of_torchs_libraries(const char* name) {
+  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  return library ? dlsym(library, name) : nullptr;
 }
 
 } // namespace gradc

@@ -39,4 +39,7 @@ torch::autograd::ViewInfo& backward_view(torch::autograd::DifferentiableViewMeta
 // The lock of a node, which it holds while it runs. Torch shows it to the node's own class: read in torch 2.13.0, node.h.
 std::mutex& mutex_of(torch::autograd::Node& node);
 
+// A function of BLAS's or Sleef's that is linked into torch's own library; null if this torch has none of the name.
+void* function_of_torchs_libraries(const char* name);
+
 } // namespace gradc

@@ -1,5 +1,6 @@
 #include "executor/csrc/few_classes.h"
 
+#include "csrc/torch_internals.h"
 #include "executor/csrc/direct.h"
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
@@ -9,8 +10,6 @@
 #include <ATen/Version.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -70,13 +69,12 @@ const Functions& functions() {
   static const Functions found = [] {
     Functions functions;
 #ifdef GRADC_HAS_SLEEF
-    void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     const std::string capability = at::get_cpu_capability();
     const bool is_512 = capability == "AVX512";
-    if (library && (is_512 || capability == "AVX2")) {
+    if (is_512 || capability == "AVX2") {
       const auto run = is_512 ? &map_512 : &map_256;
-      functions.exp = {dlsym(library, is_512 ? "Sleef_expf16_u10" : "Sleef_expf8_u10"), run};
-      functions.log = {dlsym(library, is_512 ? "Sleef_logf16_u10" : "Sleef_logf8_u10"), run};
+      functions.exp = {function_of_torchs_libraries(is_512 ? "Sleef_expf16_u10" : "Sleef_expf8_u10"), run};
+      functions.log = {function_of_torchs_libraries(is_512 ? "Sleef_logf16_u10" : "Sleef_logf8_u10"), run};
       functions.lanes = functions.exp.function && functions.log.function ? (is_512 ? 16 : 8) : 0;
     }
 #endif

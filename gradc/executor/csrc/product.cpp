@@ -1,13 +1,12 @@
 #include "executor/csrc/product.h"
 
+#include "csrc/torch_internals.h"
 #include "executor/csrc/direct.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/tiled_product.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-
-#include <dlfcn.h>
 
 #include <cstring>
 #include <limits>
@@ -27,11 +26,7 @@ using Gemm = void (*)(
 // The one in torch's own library; null if torch was built with another interface.
 template <class T>
 Gemm<T> blas() {
-  static const Gemm<T> found = [] {
-    void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    void* symbol = library ? dlsym(library, std::is_same_v<T, float> ? "sgemm_" : "dgemm_") : nullptr;
-    return reinterpret_cast<Gemm<T>>(symbol);
-  }();
+  static const auto found = reinterpret_cast<Gemm<T>>(function_of_torchs_libraries(std::is_same_v<T, float> ? "sgemm_" : "dgemm_"));
   return found;
 }
 
