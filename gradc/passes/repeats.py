@@ -155,14 +155,14 @@ class _Values:
                 if out is not None and not writes and self._root[out] == out:
                     self.making[out], makers[out] = [index], call
                     own.update({out} if _has_own_memory(call) else ())
-        inputs = set(self._roots(self._program.inputs))
+        given = set(self._roots((*self._program.inputs, *self._program.constants)))
         while written:  # whose memory it may be: ops may return their arguments
             root = written.pop()
             if root in self._unsteady:
                 continue
             self._unsteady.add(root)
-            if root in inputs:
-                written.extend(inputs)  # in another call they may share memory
+            if root in given:
+                written.extend(given)  # in another call they may share memory
             elif (maker := makers.get(root)) is not None and not _has_own_memory(maker):
                 written.extend(self._roots(maker.reads))
         for call in self._program.instructions if self._unsteady else ():

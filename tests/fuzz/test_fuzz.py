@@ -10,8 +10,9 @@ from tests.compilers import Compiler
 from tests.fuzz.chains import generate_chain
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, is_undefined, judge, kind_of, shrink
+from tests.fuzz.statements import WITH_REPEATS
 
-NUM_PROGRAMS, NUM_CHAINS, NUM_TESTS = 200, 80, 8
+NUM_PROGRAMS, NUM_CHAINS, NUM_REPEATS, NUM_TESTS = 200, 80, 40, 8
 ENDS_THE_PROCESS_IN_EAGER = (39,)  # a hook on a view whose base was changed through detach(): torch itself segfaults
 
 
@@ -77,6 +78,15 @@ def test_chains_as_eager(compiler: Compiler, part: int):
         chain = generate_chain(0, number)
         verdict = judge(chain, compiler)
         assert verdict.status not in BAD, f"python -m tests.fuzz --chains --show {number}: {verdict.detail}\n{chain.source()}"
+
+
+@pytest.mark.parametrize("part", range(NUM_TESTS))
+def test_repeats_as_eager(compiler: Compiler, part: int):
+    for number in range(part, NUM_REPEATS, NUM_TESTS):
+        program = generate(0, number, WITH_REPEATS)
+        verdict = judge(program, compiler)
+        shown = f"python -m tests.fuzz --repeats --seed 0 --show {number}"
+        assert verdict.status not in BAD, f"{shown}: {verdict.detail}\n{program.source()}"
 
 
 @pytest.mark.parametrize("part", range(NUM_TESTS))
