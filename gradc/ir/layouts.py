@@ -79,12 +79,17 @@ def _apart(results: Any) -> Any:
 
 def _is_in_doubt(op: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
     tensors = [*given, *made]
-    if not given or not made or op._schema.is_mutable or not all(_is_plain_fake(tensor) for tensor in tensors):
+    if not given or not made or _returns_what_it_writes(op) or not all(_is_plain_fake(tensor) for tensor in tensors):
         return False
     has_several_dtypes = len({tensor.dtype for tensor in given if tensor.dtype.is_floating_point}) > 1
     if sum(_count(tensor) for tensor in given) > MAX_ELEMENTS:
         return has_several_dtypes and torch.Tag.pointwise not in op.tags  # whose dtype is the one that all of them promote to
     return has_several_dtypes or not all(_is_usual(_hint(tensor.size()), _hint(tensor.stride())) for tensor in tensors)
+
+
+def _returns_what_it_writes(op: Any) -> bool:
+    """True for an op in place. ``rrelu_with_noise`` writes into an argument, too, but makes its result."""
+    return op._schema.is_mutable and all(result.alias_info is not None for result in op._schema.returns)
 
 
 def _is_plain_fake(tensor: torch.Tensor) -> bool:

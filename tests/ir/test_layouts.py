@@ -113,3 +113,22 @@ def test_symbolic_sizes_run_eagerly():
     e, x = torch.randn((), dtype=bf16), torch.randn(3, 2, dtype=bf16)
     assert f(e, x).stride() == (1, 2)
     assert list(gradc.counters["fallbacks"]) == ["symbolic sizes of a tensor that its kernel lays out otherwise"]
+
+
+def test_what_an_op_makes_that_writes_into_an_argument():
+    """rrelu writes its noise, and its result is contiguous whatever its input: a view of it was made by other strides."""
+
+    def step(compile, x):
+        @compile
+        def f(x):
+            y = torch.nn.functional.rrelu(x, training=True)
+            z = y.to(y.dtype)
+            view = y.select(0, 0)
+            z[0].mul_(2)
+            return view
+
+        y = f(x.mT.contiguous().mT)
+        y.sum().backward()
+        return y, torch.rand(2)
+
+    check(step, leaf(2, 3, 4), allow_fallback=True)
