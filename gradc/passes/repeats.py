@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 def merge_repeats(program: Program, apart: Iterable[int]) -> Program:
     """See the module's docstring. ``apart`` are slots of tensors that others than gradc may write into when it has run.
 
-    What is returned, and is another value, is that value in a handle of its own.
+    An output that was there already is a handle of its own on what was there.
     """
     outputs = {out.slot for out in program.outputs if isinstance(out, Ref)}
     values = _Values(program, outputs, apart)
@@ -116,7 +116,6 @@ class _Values:
         """What the call's result hangs on; None if that is not known."""
         if not is_determined(call.op):
             return None
-
         args: Any = call.args
         if call.op in OVERWRITES:
             args = (self._program.slots[args[0].slot].meta, *args[1:])

@@ -25,7 +25,6 @@ def step_of(optimizer: Any) -> Callable[[], None]:
 def roots_of_what_dies(compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """Compile a step, drop its optimizer; the trees of guards that Dynamo has dropped with it."""
     roots: list[weakref.ref[Any]] = []
-    drop = CheckFunctionManager.invalidate
 
     def invalidate(self: Any, obj_str: str) -> None:
         roots.append(weakref.ref(self.guard_manager.root))

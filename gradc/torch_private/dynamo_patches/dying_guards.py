@@ -29,7 +29,8 @@ def keep_guards_that_may_be_asked() -> Patch:
         @functools.wraps(original)
         def compile_guards(self: Any, *others: Any) -> None:
             original(self, *others)
-            self.gradc_keeps = is_compiling_for_gradc()
+            if is_compiling_for_gradc():
+                self.gradc_keeps = True
 
         return compile_guards
 
@@ -37,7 +38,7 @@ def keep_guards_that_may_be_asked() -> Patch:
         @functools.wraps(original)
         def invalidate(self: Any, obj_str: str) -> None:
             guards = getattr(self, "guard_manager", None)
-            if getattr(self, "gradc_keeps", False) and (root := getattr(guards, "root", None)) is not None:
+            if hasattr(self, "gradc_keeps") and (root := getattr(guards, "root", None)) is not None:
                 kept.append((time.monotonic(), root, getattr(guards, "diff_guard_root", None)))
             original(self, obj_str=obj_str)
             _drop_the_old(kept)
