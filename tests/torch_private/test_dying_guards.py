@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo import guards
 from torch._dynamo.guards import CheckFunctionManager
 
 import gradc
@@ -63,3 +64,10 @@ def test_guards_of_other_compilers_go_as_without_gradc(monkeypatch: pytest.Monke
     compiled_by_gradc(torch.sin)(torch.ones(2))  # applies the patches
     roots = roots_of_what_dies(lambda function: torch.compile(function, backend="eager"), monkeypatch)
     assert all(root() is None for root in roots)
+
+
+def test_why_guards_failed_that_died_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo read the guards when they were there, and the code when it was gone."""
+    compiled_by_gradc(torch.sin)(torch.ones(2))
+    monkeypatch.setattr(dying_guards, "is_compiling_for_gradc", lambda: True)
+    assert guards.get_guard_fail_reason(object(), None, {}, None, None) == "what was guarded died"

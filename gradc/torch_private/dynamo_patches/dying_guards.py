@@ -3,7 +3,7 @@
 Where Dynamo guards an object by its address, it drops all guards of that compilation as the object dies. The look-up holds them
 by a bare pointer, and lets others run: as it takes a lock, and in each guard that is written in Python, where garbage may be
 collected, too. A process whose threads make, compile and drop models of one class dies there after some hundred of them, under
-any backend (pytorch#195355).
+any backend (pytorch#195355). Where Dynamo asks why guards failed, a KeyError tells that they died just then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import Any
 
+from torch._dynamo import guards
 from torch._dynamo.guards import CheckFunctionManager
 
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
@@ -37,13 +38,22 @@ def keep_guards_that_may_be_asked() -> Patch:
     def make_invalidate(original: Method) -> Method:
         @functools.wraps(original)
         def invalidate(self: Any, obj_str: str) -> None:
-            guards = getattr(self, "guard_manager", None)
-            if hasattr(self, "gradc_keeps") and (root := getattr(guards, "root", None)) is not None:
-                kept.append((time.monotonic(), root, getattr(guards, "diff_guard_root", None)))
+            manager = getattr(self, "guard_manager", None)
+            if hasattr(self, "gradc_keeps") and (root := getattr(manager, "root", None)) is not None:
+                kept.append((time.monotonic(), root, getattr(manager, "diff_guard_root", None)))
             original(self, obj_str=obj_str)
             _drop_the_old(kept)
 
         return invalidate
+
+    def make_reason(original: Method) -> Method:
+        @functools.wraps(original)
+        def get_guard_fail_reason(guard_manager: Any, code: Any, *others: Any, **options: Any) -> str:
+            if code is None and is_compiling_for_gradc():
+                return "what was guarded died"
+            return original(guard_manager, code, *others, **options)
+
+        return get_guard_fail_reason
 
     return Patch(
         "keep_guards_that_may_be_asked",
@@ -51,6 +61,7 @@ def keep_guards_that_may_be_asked() -> Patch:
         (
             Replace(CheckFunctionManager, "compile_check_fn", make_compile),
             Replace(CheckFunctionManager, "invalidate", make_invalidate),
+            Replace(guards, "get_guard_fail_reason", make_reason),
         ),
     )
 
