@@ -1,14 +1,14 @@
 """What the calls of a Program are made of: slots and what is known of their tensors, arguments, and the calls themselves.
 
 Slot, TensorMeta: a value, and the layout of its tensor      Ref, Sym: arguments, a slot's value or an expression
-Instruction:      one call                                   leaves, map_leaves: over trees of arguments
+Instruction:      one call                                   leaves, map_leaves, renamed: over trees of arguments
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sympy
@@ -141,3 +141,8 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: map_leaves(function, item) for key, item in tree.items()}
     return function(tree)
+
+
+def renamed(tree: Any, slots: Mapping[int, int]) -> Any:
+    """``tree`` with the value of another slot in place of each slot that ``slots`` has."""
+    return map_leaves(lambda leaf: Ref(slots.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf, tree)

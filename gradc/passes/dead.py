@@ -14,7 +14,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.builder import PHANTOM
 from gradc.ir.ops import changes_layout, is_random, is_view_op
 from gradc.ir.program import Program
-from gradc.ir.values import Instruction, Ref, map_leaves
+from gradc.ir.values import Instruction, Ref, renamed
 
 _aten = torch.ops.aten
 
@@ -63,12 +63,9 @@ def _forward_aliases(program: Program) -> Program:
     own = moved | {out.slot for out in program.outputs if isinstance(out, Ref)}
     alias: dict[int, int] = {}
 
-    def read(leaf: object) -> object:
-        return Ref(alias.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf
-
     kept: list[Instruction] = []
     for instruction in program.instructions:
-        args, kwargs = map_leaves(read, instruction.args), map_leaves(read, instruction.kwargs)
+        args, kwargs = renamed(instruction.args, alias), renamed(instruction.kwargs, alias)
         if instruction.op is _aten.detach.default and args[0].slot not in moved and instruction.outs[0] not in own:
             (out,) = instruction.outs
             assert out is not None

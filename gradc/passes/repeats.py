@@ -19,7 +19,7 @@ import torch
 from gradc.ir.aliases import Aliases, bases_of
 from gradc.ir.ops import FRESH, OVERWRITES, UNINITIALIZED, is_determined
 from gradc.ir.program import Program
-from gradc.ir.values import Instruction, Ref, Sym, map_leaves
+from gradc.ir.values import Instruction, Ref, Sym, renamed
 
 _aten = torch.ops.aten
 
@@ -181,9 +181,6 @@ def _handle(call: Instruction, slot: int, other: int) -> Instruction:
 def _reading(program: Program, calls: list[list[Instruction]], merged: dict[int, int], again: Collection[int]) -> Program:
     """The Program of these calls, where ``merged`` are read as others, without those calls ``again`` that nobody needs now."""
 
-    def read(leaf: object) -> object:
-        return Ref(merged.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf
-
     live = {out.slot for out in program.outputs if isinstance(out, Ref)}
     kept: list[Instruction] = []
     for index in reversed(range(len(calls))):
@@ -191,7 +188,7 @@ def _reading(program: Program, calls: list[list[Instruction]], merged: dict[int,
             if (index in again or bases_of(call)) and live.isdisjoint(call.outs):
                 continue
             if not merged.keys().isdisjoint(call.reads):
-                call = dataclasses.replace(call, args=map_leaves(read, call.args), kwargs=map_leaves(read, call.kwargs))
+                call = dataclasses.replace(call, args=renamed(call.args, merged), kwargs=renamed(call.kwargs, merged))
             live.update(call.reads)
             kept.append(call)
     return dataclasses.replace(program, instructions=tuple(reversed(kept)))

@@ -14,7 +14,7 @@ import torch
 from gradc.ir.aliases import Lifetimes
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.program import Program
-from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, map_leaves
+from gradc.ir.values import Instruction, Ref, Slot, Sym, TensorMeta, renamed
 
 _aten = torch.ops.aten
 
@@ -61,7 +61,7 @@ def add_in_place(program: Program) -> Program:
     """Write ``a + b`` over ``a`` where a is read for the last time, as the engine does when it adds up gradients."""
     memory = Lifetimes(program)
     calls = list(program.instructions)
-    renamed: dict[int, int] = {}
+    over: dict[int, int] = {}  # a sum -> the addend that it is written over
     for index, call in enumerate(calls):
         if call.op is not _aten.add.Tensor or call.kwargs or len(call.args) != 2 or call.autocast.enabled:
             continue
@@ -72,28 +72,25 @@ def add_in_place(program: Program) -> Program:
         metas = {program.slots[slot].meta for slot in (first.slot, second.slot, out)}
         is_ours = memory.is_free_after(first.slot, index) and memory.is_apart(first.slot, second.slot)
         if is_ours and len(metas) == 1 and _is_summable(metas.pop()):
-            renamed[out] = renamed.get(first.slot, first.slot)
+            over[out] = over.get(first.slot, first.slot)
             calls[index] = dataclasses.replace(call, op=_aten.add_.Tensor)
             memory.pass_on(first.slot, out)
 
-    if not renamed:
+    if not over:
         return program
-
-    def read(leaf: object) -> object:
-        return Ref(renamed.get(leaf.slot, leaf.slot)) if isinstance(leaf, Ref) else leaf
 
     return dataclasses.replace(
         program,
         instructions=tuple(
             dataclasses.replace(
                 call,
-                args=map_leaves(read, call.args),
-                kwargs=map_leaves(read, call.kwargs),
-                outs=tuple(None if out is None else renamed.get(out, out) for out in call.outs),
+                args=renamed(call.args, over),
+                kwargs=renamed(call.kwargs, over),
+                outs=tuple(None if out is None else over.get(out, out) for out in call.outs),
             )
             for call in calls
         ),
-        outputs=tuple(read(out) for out in program.outputs),  # type: ignore[misc]
+        outputs=renamed(program.outputs, over),
     )
 
 
