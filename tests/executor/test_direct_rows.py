@@ -21,6 +21,7 @@ def _tables(dtype: torch.dtype) -> list[torch.Tensor]:
         table.reshape(5, 3, 20).contiguous(),
         table[:, :1].contiguous(),
         (torch.randn(5, 64) * 100).to(dtype),
+        (torch.randn(5, 256) * 100).to(dtype),
         (torch.randn(5, 96) * 100).to(dtype)[:, :32],
     ]
     return [*wide, table[:, :30], table[:, ::2], table.t().contiguous().t(), table[:, 4]]

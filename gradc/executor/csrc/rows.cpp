@@ -18,19 +18,19 @@
 namespace gradc {
 namespace {
 
+constexpr int64_t most_by_columns = 128; // elements of a row that is taken: longer ones are copied by one call
 constexpr int64_t most_added_serially = 32768; // beyond, ATen's threads share the additions
 
 // ---- running
 
 // True if each index names a row. Those from the end have `from_end` rows added.
-bool are_in_range(const int64_t* numbers, const Rows& rows) {
-  const int64_t least = rows.may_count_from_end ? -rows.num_rows : 0;
+GRADC_WIDE bool are_in_range(const int64_t* numbers, const Rows& rows) {
+  const int64_t least = rows.may_count_from_end ? -rows.num_rows : 0, num_rows = rows.num_rows;
+  int64_t num_wrong = 0; // counted, since a loop that may end early takes one at a time
   for (int64_t i = 0; i < rows.count; ++i) {
-    if (numbers[i] < least || numbers[i] >= rows.num_rows) {
-      return false;
-    }
+    num_wrong += numbers[i] < least || numbers[i] >= num_rows;
   }
-  return true;
+  return num_wrong == 0;
 }
 
 int64_t row_of(int64_t number, const Rows& rows) {
@@ -38,7 +38,32 @@ int64_t row_of(int64_t number, const Rows& rows) {
 }
 
 template <class T>
+using Vector __attribute__((vector_size(32), aligned(sizeof(T)), may_alias)) = T;
+constexpr int num_vectors = 4;
+
+// So many columns of each row as fill these vectors, from the first at `out` and `table` on.
+template <class T>
+GRADC_WIDE void take_columns(T* out, const T* table, const int64_t* numbers, const Rows& rows) {
+  for (int64_t i = 0; i < rows.count; ++i, out += rows.size) {
+    const auto* row = reinterpret_cast<const Vector<T>*>(table + row_of(numbers[i], rows) * rows.stride);
+    auto* taken = reinterpret_cast<Vector<T>*>(out);
+    for (int v = 0; v < num_vectors; ++v) {
+      taken[v] = row[v];
+    }
+  }
+}
+
+template <class T>
+constexpr int64_t columns_at_once = num_vectors * sizeof(Vector<T>) / sizeof(T);
+
+template <class T>
 void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows) {
+  if (rows.size % columns_at_once<T> == 0 && rows.size <= most_by_columns) {
+    for (int64_t column = 0; column < rows.size; column += columns_at_once<T>) {
+      take_columns(out + column, table + column, numbers, rows);
+    }
+    return;
+  }
   with_length(rows.size, [&](auto size) {
     for (int64_t i = 0; i < rows.count; ++i, out += size) {
       std::copy_n(table + row_of(numbers[i], rows) * rows.stride, static_cast<int64_t>(size), out);
@@ -57,10 +82,6 @@ void call_take(const Step& step, Frame& frame) {
   take_rows(static_cast<T*>(result.mutable_data_ptr()), table, numbers, step.rows);
   frame.slots[step.outs[0]] = std::move(result);
 }
-
-template <class T>
-using Vector __attribute__((vector_size(32), aligned(sizeof(T)), may_alias)) = T;
-constexpr int num_vectors = 4;
 
 // So many columns of each row as fill these vectors, from the first at `out` and `added` on.
 template <class T>
@@ -84,9 +105,8 @@ GRADC_WIDE void add_columns(T* out, const T* added, const int64_t* numbers, cons
 
 template <class T>
 void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
-  constexpr int64_t columns = num_vectors * sizeof(Vector<T>) / sizeof(T);
-  if (rows.size % columns == 0) {
-    for (int64_t column = 0; column < rows.size; column += columns) {
+  if (rows.size % columns_at_once<T> == 0) {
+    for (int64_t column = 0; column < rows.size; column += columns_at_once<T>) {
       add_columns(out + column, added + column, numbers, rows);
     }
     return;

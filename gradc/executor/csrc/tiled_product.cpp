@@ -51,7 +51,7 @@ template <int num_rows, int num_vectors, bool is_fused>
     return vector + 1 < num_vectors ? _mm512_loadu_ps(from + vector * lanes) : _mm512_maskz_loadu_ps(last, from + vector * lanes);
   };
   __m512 sums[num_rows][num_vectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int row = 0; row < num_rows; ++row) {
 #pragma GCC unroll 8
     for (int vector = 0; vector < num_vectors; ++vector) {
@@ -67,7 +67,7 @@ template <int num_rows, int num_vectors, bool is_fused>
     for (int vector = 0; vector < num_vectors; ++vector) {
       of_y[vector] = load(y, vector);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int row = 0; row < num_rows; ++row) {
       const __m512 of_x = _mm512_set1_ps(x[row * tile.x_down]);
 #pragma GCC unroll 8
@@ -77,7 +77,7 @@ template <int num_rows, int num_vectors, bool is_fused>
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int row = 0; row < num_rows; ++row) {
 #pragma GCC unroll 8
     for (int vector = 0; vector < num_vectors; ++vector) {
@@ -105,7 +105,7 @@ template <int num_rows, int num_vectors, bool is_fused, bool is_whole>
     return is_whole || vector + 1 < num_vectors ? _mm256_loadu_ps(from + vector * lanes) : _mm256_maskload_ps(from + vector * lanes, last);
   };
   __m256 sums[num_rows][num_vectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int row = 0; row < num_rows; ++row) {
 #pragma GCC unroll 8
     for (int vector = 0; vector < num_vectors; ++vector) {
@@ -121,7 +121,7 @@ template <int num_rows, int num_vectors, bool is_fused, bool is_whole>
     for (int vector = 0; vector < num_vectors; ++vector) {
       of_y[vector] = load(y, vector);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int row = 0; row < num_rows; ++row) {
       const __m256 of_x = _mm256_broadcast_ss(x + row * tile.x_down);
 #pragma GCC unroll 8
@@ -131,7 +131,7 @@ template <int num_rows, int num_vectors, bool is_fused, bool is_whole>
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int row = 0; row < num_rows; ++row) {
 #pragma GCC unroll 8
     for (int vector = 0; vector < num_vectors; ++vector) {
@@ -157,29 +157,40 @@ void tile_256(const Tile& tile) {
 
 using CallTile = void (*)(const Tile&);
 
+// With one register across, sums wait for each other unless there are more rows of them.
+template <int num_vectors>
+constexpr int most_rows = num_vectors == 1 ? 12 : 6;
+
 // The calls of tiles with so many registers across, by rows - 1.
+using CallTiles = std::vector<CallTile>;
+
 template <int num_vectors, bool is_fused>
-constexpr std::array<CallTile, 6> calls_512 = {
-    &tile_512<1, num_vectors, is_fused>, &tile_512<2, num_vectors, is_fused>, &tile_512<3, num_vectors, is_fused>,
-    &tile_512<4, num_vectors, is_fused>, &tile_512<5, num_vectors, is_fused>, &tile_512<6, num_vectors, is_fused>};
+CallTiles calls_512() {
+  return []<int... rows>(std::integer_sequence<int, rows...>) {
+    return CallTiles{&tile_512<rows + 1, num_vectors, is_fused>...};
+  }(std::make_integer_sequence<int, most_rows<num_vectors>>());
+}
+
 template <int num_vectors, bool is_fused>
-constexpr std::array<CallTile, 6> calls_256 = {
-    &tile_256<1, num_vectors, is_fused>, &tile_256<2, num_vectors, is_fused>, &tile_256<3, num_vectors, is_fused>,
-    &tile_256<4, num_vectors, is_fused>, &tile_256<5, num_vectors, is_fused>, &tile_256<6, num_vectors, is_fused>};
+CallTiles calls_256() {
+  return []<int... rows>(std::integer_sequence<int, rows...>) {
+    return CallTiles{&tile_256<rows + 1, num_vectors, is_fused>...};
+  }(std::make_integer_sequence<int, most_rows<num_vectors>>());
+}
 
 // How a machine makes tiles: so many numbers in a register, and what is called, by registers across - 1 and rows - 1.
 struct Tiles {
   int lanes;
-  std::vector<std::array<CallTile, 6>> fused, unfused;
+  std::vector<CallTiles> fused, unfused;
 };
 
 // For so many columns. Those of the machine, or what torch was told to take it for; null where that has no fused multiply-adds.
 const Tiles* tiles_for(int64_t columns) {
   static const Tiles of_512{
       16,
-      {calls_512<1, true>, calls_512<2, true>, calls_512<3, true>, calls_512<4, true>},
-      {calls_512<1, false>, calls_512<2, false>, calls_512<3, false>, calls_512<4, false>}};
-  static const Tiles of_256{8, {calls_256<1, true>, calls_256<2, true>}, {calls_256<1, false>, calls_256<2, false>}};
+      {calls_512<1, true>(), calls_512<2, true>(), calls_512<3, true>(), calls_512<4, true>()},
+      {calls_512<1, false>(), calls_512<2, false>(), calls_512<3, false>(), calls_512<4, false>()}};
+  static const Tiles of_256{8, {calls_256<1, true>(), calls_256<2, true>()}, {calls_256<1, false>(), calls_256<2, false>()}};
   static const std::string capability = at::get_cpu_capability();
   const bool has_512 = capability == "AVX512", has_256 = has_512 || capability == "AVX2";
   return has_512 && columns > of_256.lanes ? &of_512 : has_256 ? &of_256 : nullptr;
@@ -231,10 +242,11 @@ void multiply_part(
   const Tiles& of = *tiles_for(sizes.columns);
   const auto& calls = sizes.is_fused ? of.fused : of.unfused;
   const auto most_columns = static_cast<int64_t>(of.lanes * calls.size());
-  constexpr auto most_rows = static_cast<int64_t>(std::tuple_size_v<std::array<CallTile, 6>>);
   for (int64_t column = 0; column < sizes.columns; column += most_columns) {
     const int64_t columns = std::min(most_columns, sizes.columns - column);
     const int64_t vectors = (columns + of.lanes - 1) / of.lanes;
+    const CallTiles& with_vectors = calls[vectors - 1];
+    const auto most_rows = static_cast<int64_t>(with_vectors.size());
     const float* of_y = y + column * sizes.y_across;
     int64_t y_down = sizes.y_down;
     if (sizes.y_across != 1) { // its rows are made first
@@ -247,7 +259,7 @@ void multiply_part(
       const int64_t left = sizes.rows - row;
       const int64_t rows = left > most_rows && left < 2 * most_rows ? (left + 1) / 2 : std::min(left, most_rows);
       const float* added = addend ? addend + row * addend_stride + column : nullptr;
-      calls[vectors - 1][rows - 1](
+      with_vectors[rows - 1](
           {x + row * sizes.x_down, of_y, added, out + row * sizes.columns + column, sizes.x_down, sizes.x_across, y_down,
            addend_stride, sizes.columns, sizes.inner, static_cast<int>(columns - (vectors - 1) * of.lanes)});
       row += rows;
