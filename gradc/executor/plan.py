@@ -30,6 +30,8 @@ from gradc.ir.text import symbolic
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
 from gradc.torch_private.modes import without_dispatch_modes
 
+_aten = torch.ops.aten
+
 Operand = tuple[str, Any]
 Meta = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
@@ -44,6 +46,7 @@ class Step:
     Two things hold only while all tensors are laid out as when they were captured: ``views``, (view, base, difference
     of storage offsets, whether the base itself will do), for a call that makes views and nothing else; and ``reuse``, a
     slot that is dead, so that the call can write its result there. The call after which it died has it in ``kept``.
+    ``known`` is a slot that holds what the kernel would compute of its operands once more (see ``_known_values``).
     """
 
     name: str
@@ -57,6 +60,7 @@ class Step:
     views: tuple[tuple[int, int, int, bool], ...] = ()
     kept: tuple[int, ...] = ()
     reuse: int | None = None
+    known: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +95,9 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_d
         _check_supported(instruction)
     binder = _Binder(program)
     metas = tuple(_meta(slot.meta) for slot in program.slots)
-    deaths, kept, reuses = plan_memory(program, metas, out_variants)
+    last = program.last_uses()
+    known = _known_values(program, metas, last)
+    deaths, kept, reuses = plan_memory(program, metas, last, out_variants)
     checked = _checked_views(program)
     same = _unchanged(program) - checked
     steps = tuple(
@@ -100,6 +106,7 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_d
             kept=tuple(kept.get(index, ())),
             views=_strided_views(instruction, metas, same),
             reuse=reuses.get(index),
+            known=known.get(index),
         )
         for index, instruction in enumerate(program.instructions)
     )
@@ -240,6 +247,38 @@ def _meta(meta: TensorMeta | None) -> Meta | None:
     return (meta.dtype, tuple(sizes[:dims]), tuple(sizes[dims:-1]), sizes[-1])
 
 
+# ---- what is known already
+
+
+def _known_values(program: Program, metas: tuple[Meta | None, ...], last: dict[int, int]) -> dict[int, int]:
+    """Calls whose kernel begins with a sigmoid that an earlier call has made -> the slot that holds it.
+
+    Its life gets longer, which ``last`` is told of, if the peak of memory stays where it is.
+    """
+    same, live = _unchanged(program), _live_bytes(program, metas, last, _last_holders(program, metas, last))
+    peak = max(live, default=0)
+    made: dict[int, int] = {}  # an argument -> its sigmoid
+    known: dict[int, int] = {}
+    for index, call in enumerate(program.instructions):
+        if call.op not in (_aten.sigmoid.default, _aten.silu_backward.default) or call.outs[0] is None:
+            continue
+        argument = call.reads[-1]
+        if call.op is _aten.sigmoid.default:
+            made |= {argument: call.outs[0]} if {argument, call.outs[0]} <= same else {}
+            continue
+        slot, meta = made.get(argument), metas[call.outs[0]]
+        if slot is None or meta is None or meta != metas[slot]:
+            continue
+        longer = range(last.get(slot, index) + 1, index + 1)
+        num_bytes = math.prod(meta[1]) * meta[0].itemsize
+        if all(live[i] + num_bytes <= peak for i in longer):
+            known[index] = slot
+            last |= {slot: index} if longer else {}
+            for i in longer:
+                live[i] += num_bytes
+    return known
+
+
 # ---- memory
 
 
@@ -248,7 +287,7 @@ SOON = 16
 
 
 def plan_memory(
-    program: Program, metas: tuple[Meta | None, ...], out_variants: frozenset[str]
+    program: Program, metas: tuple[Meta | None, ...], last: dict[int, int], out_variants: frozenset[str]
 ) -> tuple[dict[int, list[int]], dict[int, list[int]], dict[int, int]]:
     """Which slots are cleared after each call, which dead ones wait, and which of these a call writes its result to.
 
@@ -256,7 +295,6 @@ def plan_memory(
     than ``SOON`` calls, nor while so much was live that peak memory would exceed eager's. The executor takes a dead slot's
     memory only if nobody else holds it, so an alias that is not seen here costs time, not bits.
     """
-    last = program.last_uses()
     holders = _last_holders(program, metas, last)
     dying: dict[int, list[int]] = {}
     for slot in holders:

@@ -7,6 +7,7 @@ import torch
 
 from gradc import executor
 from gradc.bits import same_bits
+from gradc.executor.plan import plan_spec
 from tests.executor.agree import capture, check_agree
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 0.1]
@@ -25,6 +26,7 @@ BINARY = {
     "add_alpha": lambda a, b: torch.add(a, b, alpha=0.7),
     "tanh_backward": lambda a, b: aten.tanh_backward(a, b),
     "sigmoid_backward": lambda a, b: aten.sigmoid_backward(a, b),
+    "silu_backward": lambda a, b: (aten.silu_backward(a, b), b.sigmoid(), aten.silu_backward(b, b) * a),
     "threshold_backward": lambda a, b: aten.threshold_backward(a, b, 0),
     "threshold_backward_1": lambda a, b: aten.threshold_backward(a, b, 0.1),
     "scalars": lambda a, b: (aten.div.Scalar(a, 64), aten.mul.Scalar(b, 0.1), aten.rsub.Scalar(a, 0.3)),
@@ -58,6 +60,43 @@ def test_pointwise(name, dtype):
     square = [value[:4900].reshape(70, 70).t() for value in _values(dtype)]
     check_agree(BINARY[name], square)
     check_agree(BINARY[name], [square[0], square[1].contiguous()])  # two layouts: left to ATen
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 15, 16, 17, 31, 33, 1023, 1025, 40_000])
+def test_a_sigmoid_that_is_known_is_not_computed_again(size, dtype):
+    check_agree(lambda a, b: (b.sigmoid(), aten.silu_backward(a, b)), torch.randn(2, size, dtype=dtype).mul(5).unbind(0))
+    check_agree(lambda a, b: (b.sigmoid() * a, aten.silu_backward(a, b).exp()), torch.randn(2, size, dtype=dtype).unbind(0))
+
+
+def test_a_sigmoid_of_before_is_another():
+    def written(a, b):
+        before = b.sigmoid()
+        b.mul_(2)
+        return before, aten.silu_backward(a, b)
+
+    def overwritten(a, b):
+        sigmoid = b.sigmoid()
+        sigmoid.mul_(2)
+        return sigmoid, aten.silu_backward(a, b)
+
+    for function in (written, overwritten, lambda a, b: (b.t().sigmoid(), aten.silu_backward(a, b))):
+        check_agree(function, torch.randn(2, 30, 30).unbind(0))
+
+
+def test_a_sigmoid_is_kept_where_the_peak_stays():
+    def at_the_peak(a, b):
+        sigmoid = b.sigmoid() + 1
+        return sigmoid, aten.silu_backward(a, b)
+
+    def behind_it(a, b):
+        return torch.cat([a, b, a, b]).sum(), b.sigmoid() + 1, aten.silu_backward(a, b)
+
+    known = [
+        [step.known for step in plan_spec(capture(function, torch.randn(2, 30).unbind(0))).steps]
+        for function in (at_the_peak, behind_it)
+    ]
+    assert [sum(slot is not None for slot in slots) for slots in known] == [0, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -99,6 +99,10 @@ class Builder {
     }
     step.kept = spec.get<std::vector<Index>>("kept");
     step.reuse = spec.get<std::optional<Index>>("reuse").value_or(-1);
+    if (const auto known = spec.get<std::optional<Index>>("known")) {
+      step.known = {Operand::Kind::slot, *known};
+      step.reads.push_back(*known);
+    }
     spec.refuse_others({"writes", "shares"}); // of ops that leave versions alone
     if (!plan_->is_dispatched) {
       choose_kernel(step);

@@ -39,6 +39,16 @@ GRADC_WIDE void binary_with_number(void* result, const void* const* inputs, int6
   }
 }
 
+// Of a gradient, the argument, and the argument's sigmoid.
+template <class T>
+GRADC_WIDE void silu_backward(void* result, const void* const* inputs, int64_t size) {
+  T* out = static_cast<T*>(result);
+  const T *grad = input<T>(inputs, 0), *x = input<T>(inputs, 1), *sigmoid = input<T>(inputs, 2);
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = grad[i] * sigmoid[i] * std::fma(x[i], 1 - sigmoid[i], T(1));
+  }
+}
+
 template <class T>
 GRADC_WIDE void where(void* result, const void* const* inputs, int64_t size) {
   T* out = static_cast<T*>(result);
@@ -149,6 +159,7 @@ LoopTable make_loop_table() {
       {"aten::rsub.Scalar", number_loops<Rsub>("TN1")},
       {"aten::tanh_backward", binary_loops<TanhBackward>("TT", false, true)},
       {"aten::sigmoid_backward", binary_loops<SigmoidBackward>("TT")},
+      {"aten::silu_backward", {"TTT", false, true, &silu_backward<float>, &silu_backward<double>}},
       {"aten::threshold_backward", binary_loops<ThresholdBackward>("TT0")},
       {"aten::pow.Tensor_Scalar", unary_loops<Same>("T1")}, // as in the gradient of a square
       {"aten::neg", unary_loops<Neg>()},

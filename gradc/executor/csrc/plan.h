@@ -183,6 +183,7 @@ struct Step {
   std::shared_ptr<const Iterated> iterated; // (iterated.h)
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
+  std::optional<Operand> known; // a slot with what the op's kernel would compute of its operands once more
   bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager
 };
 

@@ -232,16 +232,25 @@ std::optional<c10::ScalarType> loop_dtype(const Plan& plan, const Step& step, co
   return plan.metas[operand.index]->dtype;
 }
 
+std::vector<Operand> operands_of(const Step& step) {
+  std::vector<Operand> operands = step.operands;
+  if (step.known) {
+    operands.push_back(*step.known);
+  }
+  return operands;
+}
+
 std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops& loops, const Meta& result) {
+  const auto operands = operands_of(step);
   const auto dtype = loop_dtype(plan, step, loops);
   Pointwise made{nullptr, {}, c10::multiply_integers(result.sizes), c10::elementSize(result.dtype)};
-  if (!dtype || step.operands.size() != loops.parameters.size() || made.size == 0 ||
+  if (!dtype || operands.size() != loops.parameters.size() || made.size == 0 ||
       result.dtype != (loops.makes_bool ? c10::ScalarType::Bool : *dtype)) {
     return {};
   }
   bool with_number = false;
-  for (size_t i = 0; i < step.operands.size(); ++i) {
-    const Operand& operand = step.operands[i];
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& operand = operands[i];
     const char parameter = loops.parameters[i];
     if (parameter == '0' || parameter == '1') {
       if (number_at(plan, operand) != std::optional<double>(parameter - '0')) {
@@ -270,7 +279,7 @@ std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops
 // The operands that are slots, in their order.
 Kernel call_on_slots(Step& step) {
   const Kernel kernel = call_directly(step, step.pointwise.row_size ? &call_by_rows : &call_pointwise, {});
-  for (const Operand& operand : step.operands) {
+  for (const Operand& operand : operands_of(step)) {
     if (operand.kind == Operand::Kind::slot) {
       step.direct_inputs.push_back(operand.index);
     }
