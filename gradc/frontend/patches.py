@@ -99,6 +99,7 @@ def patches() -> Patches:
             dynamo.leave_kernels_alone(is_ours),
             dynamo.leave_streams_to_python(is_ours),
             dynamo.note_what_others_give_up(is_ours),
+            dynamo.pad_without_history(is_ours),
             *((dynamo.read_counts_without_warnings(),) if dynamo.PICKLING_WARNS else ()),
             dynamo.read_from_the_tensor(is_ours),
             dynamo.read_parameter_groups_as_they_are(is_ours),

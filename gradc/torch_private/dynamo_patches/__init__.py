@@ -58,6 +58,7 @@ from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD_FIRST, run_optimizers_eagerly
+from gradc.torch_private.dynamo_patches.padding import pad_without_history
 from gradc.torch_private.dynamo_patches.parameter_groups import read_parameter_groups_as_they_are
 from gradc.torch_private.dynamo_patches.partial_functions import guard_where_functions_raise
 from gradc.torch_private.dynamo_patches.process_effects import leave_the_process_as_it_is
@@ -149,6 +150,7 @@ __all__ = [
     "make_leaves_in_graphs",
     "make_objects_as_python_does",
     "note_what_others_give_up",
+    "pad_without_history",
     "read_counts_without_warnings",
     "read_from_the_tensor",
     "read_parameter_groups_as_they_are",
