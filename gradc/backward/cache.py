@@ -32,6 +32,7 @@ from gradc.errors import OP_ERRORS, UnsupportedError, is_passing
 from gradc.executor import is_plan
 from gradc.ir.floats import refuse_difference
 from gradc.ir.metadata import tensor_meta
+from gradc.ir.program import Program
 from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.journal import Fallback, count, fallback, log, note_compiled
@@ -63,6 +64,12 @@ class Region(Protocol):
     def guarded(self, slow: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
+class Join(Protocol):
+    """Makes one Program of a region's forward and the backward of its one segment; None where they have to stay apart."""
+
+    def __call__(self, segment: Segment, backward: Backward) -> Program | None: ...
+
+
 class BuildRegion(Protocol):
     """Makes a region of a tape, with the settings of the region that it is handed in by."""
 
@@ -89,12 +96,13 @@ class BackwardCache:
         settings: Settings,
         name: str,
         build_region: BuildRegion,
+        join: Join,
         is_split_at_leaves: bool = False,
     ) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self.serial = next(_serials)
         note_compiled()
-        self._build_region = build_region
+        self._build_region, self._join = build_region, join
         self._compiled: list[BoundedCache[BackwardKey, _Compiled | Fallback]] = [
             BoundedCache(MAX_COMPILED, tape.lock) for _ in segments
         ]
@@ -161,6 +169,21 @@ class BackwardCache:
                 backward = compiled.backward
                 unread = tuple(sorted(set(backward.released) - set(backward.saved)))
                 return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
+        return None
+
+    @torch.compiler.disable
+    @collector.set_aside()
+    def join_native(self, number: int, tangents: Any, needed: Any, adds_up: bool) -> Run | None:
+        """The plan of the region's forward and the backward that ``compile_native`` gives, in one; None if there is none."""
+        segment = self.segments[number]
+        with self._forced_autocast(), contextlib.suppress(UnsupportedError):
+            key = dataclasses.replace(key_of(segment, tangents, needed), adds_up=adds_up)
+            program = self._join(segment, self._lookup(segment, key).backward)
+            if program is None:
+                return None
+            log("graphs", lambda: f"forward and backward of {self.name}\n{print_program(program)}")
+            run = self.settings.lower(program)
+            return run if is_plan(run) else None
         return None
 
     @torch.compiler.disable

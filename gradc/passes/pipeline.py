@@ -50,11 +50,19 @@ PACKING = (DROP_VIEWS, REFUSE_PHANTOMS)  # nothing is merged: hooks see each ten
 PIECE = (DROP_DEAD,)
 
 
+def _merging(apart: Iterable[int]) -> Pass:
+    merge = functools.partial(merge_repeats, apart=tuple(apart))
+    return Pass("merge_repeats", merge, "Last, when it is settled which calls run.")
+
+
 def forward(apart: Iterable[int], *, is_derivative: bool) -> tuple[Pass, ...]:
     """The pipeline of a region's forward. ``apart`` are slots of tensors that gradc is not alone with when it has run."""
-    merge = functools.partial(merge_repeats, apart=tuple(apart))
-    merging = Pass("merge_repeats", merge, "Last, when it is settled which calls run.")
-    return (DROP_DEAD if is_derivative else DROP_VIEWS, REFUSE_PHANTOMS, merging)
+    return (DROP_DEAD if is_derivative else DROP_VIEWS, REFUSE_PHANTOMS, _merging(apart))
+
+
+def joined(apart: Iterable[int]) -> tuple[Pass, ...]:
+    """The pipeline of a forward and its backward in one Program, each of which had its own. ``apart``: see ``forward``."""
+    return DROP_VIEWS, _merging(apart)
 
 
 def backward(groups: Iterable[tuple[int, ...]]) -> tuple[Pass, ...]:

@@ -37,6 +37,7 @@ from gradc.journal import log
 from gradc.nodes.live_call import Call
 from gradc.nodes.packing import Packing
 from gradc.passes import pipeline
+from gradc.region.joined import joined_program
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
 from gradc.region.packing import packed_numbers, packing_program, why_never_packed
 from gradc.region.pure_hooks import is_pure
@@ -73,7 +74,8 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     forward = forward_program(hoisted, returned, segments)
     run = settings.lower(forward)
     build = functools.partial(_same_settings, settings)
-    backwards = BackwardCache(hoisted.tape, segments, settings, name, build, is_split_at_leaves)
+    join = functools.partial(joined_program, forward, returned)
+    backwards = BackwardCache(hoisted.tape, segments, settings, name, build, join, is_split_at_leaves)
     spec = region_spec(run, hoisted, segments, returned, order, backwards, is_split_at_leaves) if is_plan(run) else None
     region = Region(
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,

@@ -4,6 +4,7 @@
     python -m tests.fuzz --show 17 --seed 0              print one program and its verdict
     python -m tests.fuzz --gradients                     with calls of torch.autograd.grad inside the function
     python -m tests.fuzz --repeats                       the same, and every other expression for the second time
+    python -m tests.fuzz --straight                      as steps whose loss goes straight to backward(), called six times
     python -m tests.fuzz --chains                        long chains of pointwise operations, odd sizes, strides and values
     python -m tests.fuzz --vary --compiler captured      each at several sizes and with several numbers, compiled once
 
@@ -24,6 +25,7 @@ from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, Verdict, judge, kind_of, shrink
 from tests.fuzz.program import VARIED, Program
 from tests.fuzz.statements import TABLE, WITH_GRADIENTS, WITH_REPEATS
+from tests.fuzz.straight import as_step
 from tests.fuzz_driver import Fuzzer, main
 
 FLAGS = (
@@ -31,14 +33,14 @@ FLAGS = (
     ("--gradients", "many calls of torch.autograd.grad inside the function"),
     ("--repeats", "the same, and every other expression for the second time"),
     ("--chains", "long chains of pointwise operations"),
+    ("--straight", "as steps whose loss goes straight to backward(), called six times; with any of the others"),
 )
 
 
 def _generate(options: argparse.Namespace, number: int) -> Program:
-    if options.chains:
-        return generate_chain(options.seed, number)
     table = WITH_REPEATS if options.repeats else WITH_GRADIENTS if options.gradients else TABLE
-    program = generate(options.seed, number, table)
+    program = generate_chain(options.seed, number) if options.chains else generate(options.seed, number, table)
+    program = as_step(program) if options.straight else program
     return dataclasses.replace(program, changes=VARIED) if options.vary else program
 
 

@@ -6,13 +6,15 @@ import dataclasses
 
 import pytest
 
-from tests.compilers import Compiler
+from gradc import native
+from tests.compilers import GRADC, Compiler
 from tests.fuzz.chains import generate_chain
 from tests.fuzz.generate import generate
 from tests.fuzz.judge import BAD, is_undefined, judge, kind_of, shrink
-from tests.fuzz.statements import WITH_REPEATS
+from tests.fuzz.statements import TABLE, WITH_GRADIENTS, WITH_REPEATS
+from tests.fuzz.straight import as_step
 
-NUM_PROGRAMS, NUM_CHAINS, NUM_REPEATS, NUM_TESTS = 200, 80, 40, 8
+NUM_PROGRAMS, NUM_CHAINS, NUM_REPEATS, NUM_STRAIGHT, NUM_TESTS = 200, 80, 40, 60, 8
 ENDS_THE_PROCESS_IN_EAGER = (39,)  # a hook on a view whose base was changed through detach(): torch itself segfaults
 
 
@@ -87,6 +89,22 @@ def test_repeats_as_eager(compiler: Compiler, part: int):
         verdict = judge(program, compiler)
         shown = f"python -m tests.fuzz --repeats --seed 0 --show {number}"
         assert verdict.status not in BAD, f"{shown}: {verdict.detail}\n{program.source()}"
+
+
+@pytest.mark.parametrize("part", range(NUM_TESTS))
+def test_steps_as_eager(part: int):
+    for number in range(part, NUM_STRAIGHT, NUM_TESTS):
+        program = as_step(generate(0, number, WITH_GRADIENTS if number % 2 else TABLE))
+        verdict = judge(program, GRADC)
+        assert verdict.status not in BAD, f"program {number} of seed 0: {verdict.detail}\n{program.source()}"
+
+
+@pytest.mark.skipif(not native.is_built(), reason="joined plans are the extension's")
+def test_many_of_these_steps_end_as_one_plan():
+    before = native.extension.StraightLoss.num_joined()
+    for number in range(10):
+        judge(as_step(generate(0, number, WITH_GRADIENTS if number % 2 else TABLE)), GRADC)
+    assert native.extension.StraightLoss.num_joined() - before >= 9
 
 
 @pytest.mark.parametrize("part", range(NUM_TESTS))

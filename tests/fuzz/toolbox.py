@@ -25,6 +25,7 @@ __all__ = [
     "changing",
     "checkpoint",
     "constant",
+    "copies_of",
     "doubling",
     "indices",
     "leaf",
@@ -32,6 +33,7 @@ __all__ = [
     "noting",
     "odd",
     "packed_as_double",
+    "straight_loss",
     "threads",
     "torch",
 ]
@@ -117,6 +119,16 @@ def attempt(events: list[Any], action: Callable[[], Any]) -> None:
 def loss_of(outputs: dict[str, Any], *names: str) -> torch.Tensor:
     """A scalar of the named outputs, as float32."""
     return sum((outputs[name].float().sin().sum() for name in names), torch.zeros(()))
+
+
+def straight_loss(*values: Any) -> torch.Tensor:
+    """A scalar of those that have a history, as float32."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+    return sum((tensor.float().sin().sum() for tensor in tensors), torch.zeros(()))
+
+
+def copies_of(*values: Any) -> list[torch.Tensor]:
+    return [value.detach().clone() for value in values if isinstance(value, torch.Tensor)]
 
 
 def noting(events: list[Any], name: str) -> Callable[[torch.Tensor], None]:

@@ -7,9 +7,11 @@
 #include "nodes/csrc/saved_transpose.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/ones_like.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace gradc {
@@ -18,17 +20,21 @@ using torch::autograd::variable_list;
 
 namespace {
 
+constexpr size_t calls_apart = 2; // until it pays to join forward and backward
+
 thread_local std::optional<JointCall> waiting_here;
 
-uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : torch::autograd::impl::version_counter(tensor).current_version();
+uint32_t version_of(const c10::IValue& primal) {
+  return !primal.isTensor() || primal.toTensor().is_inference()
+      ? 0
+      : torch::autograd::impl::version_counter(primal.toTensor()).current_version();
 }
 
 // The gradient of a loss.
-at::Tensor one_for(const at::Tensor& loss) {
-  const auto dtype = loss.scalar_type();
-  if (loss.dim() != 0 || (dtype != at::kFloat && dtype != at::kDouble)) {
-    return at::ones_like(loss, {}, at::MemoryFormat::Preserve);
+at::Tensor one_for(const at::TensorOptions& options) {
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  if (dtype != at::kFloat && dtype != at::kDouble) {
+    return at::ones({}, options);
   }
   at::Tensor one = new_memory({dtype, {}, {}, 0});
   void* place = one.mutable_data_ptr();
@@ -49,13 +55,37 @@ bool JointCall::may_be(const RegionLayout& region, size_t loss) {
       std::all_of(segment.exits.begin(), segment.exits.end(), leads_to_primal);
 }
 
-JointCall::JointCall(
-    std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, std::vector<c10::IValue> values, size_t loss)
-    : region_(std::move(region)), primals_(std::move(primals)), values_(std::move(values)), loss_(loss) {
-  versions_.reserve(layout().saved.size());
-  for (const auto& source : layout().saved) {
-    versions_.push_back(source.is_primal ? version_of(primals_[source.position].toTensor()) : 0);
+JointCall::JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss)
+    : region_(std::move(region)), primals_(std::move(primals)), loss_(loss), joined_(region_->joining.joined) {
+  const pybind11::gil_scoped_release no_gil;
+  if (!joined_ || !run_joined()) {
+    joined_ = nullptr;
+    values_ = gradc::run(*region_->forward, primals_);
   }
+  versions_.reserve(primals_.size());
+  std::transform(primals_.begin(), primals_.end(), std::back_inserter(versions_), &version_of);
+}
+
+// False, and nothing has happened, where forward and backward have to run one by one; also where one of them raises.
+bool JointCall::run_joined() {
+  const at::NoGradGuard no_grad;
+  at::Tensor one = one_for(layout().entries.front().options);
+  key_ = key_for(one);
+  if (!leads_to_unwatched_leaves() || backward_for(key_) != joined_->backward) {
+    return false;
+  }
+  auto inputs = primals_;
+  inputs.emplace_back(std::move(one));
+  try {
+    values_ = gradc::run(*joined_->plan, std::move(inputs));
+  } catch (const std::exception&) {
+    has_failed_ = true;
+    return false;
+  }
+  const auto first = values_.end() - static_cast<std::ptrdiff_t>(layout().exits.size());
+  gradients_.assign(std::make_move_iterator(first), std::make_move_iterator(values_.end()));
+  values_.erase(first, values_.end());
+  return true;
 }
 
 bool JointCall::run() {
@@ -63,16 +93,22 @@ bool JointCall::run() {
     return false;
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor one = one_for(loss());
-  const std::vector<bool> needed(layout().exits.size(), true);
-  Key key = make_key(region_->forced_autocast, {one}, layout().entries.size(), needed);
-  const auto found = region_->backwards.front().find(complete(std::move(key), !layout().shared.empty(), {}));
-  if (!found.backward || found.backward->plan->has_foreign_steps || adds_to_one_leaf_twice(*found.backward->plan)) {
+  at::Tensor one = one_for(loss().options());
+  Key key = key_for(one);
+  if (joined_ && key != key_) {
     return false;
   }
-  auto inputs = inputs_of(*found.backward, one);
-  values_.clear(); // what backward has read for the last time dies while it runs
-  auto grads = gradients_of(gradc::run(*found.backward->plan, std::move(inputs)), *found.backward);
+  const auto backward = joined_ ? joined_->backward : backward_for(key);
+  if (!backward) {
+    return false;
+  }
+  check_versions(*backward);
+  if (!joined_) {
+    auto inputs = inputs_of(*backward, std::move(one));
+    values_.clear(); // what backward has read for the last time dies while it runs
+    gradients_ = gradc::run(*backward->plan, std::move(inputs));
+  }
+  auto grads = gradients_of(std::move(gradients_), *backward);
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i].defined()) {
       give_to_leaf(leaf(layout().exits[i]), std::move(grads[i]));
@@ -81,8 +117,56 @@ bool JointCall::run() {
   return true;
 }
 
-void JointCall::hang() const {
+void JointCall::join() const {
+  Joining& joining = region_->joining;
+  if (has_failed_) { // though both have run
+    joining.joined = nullptr;
+  }
+  if (joining.is_settled || ++joining.num_calls < calls_apart) {
+    return;
+  }
+  joining.is_settled = true;
+  const at::Tensor one = one_for(layout().entries.front().options);
+  const auto backward = backward_for(key_for(one));
+  if (auto plan = backward ? region_->derive->join(0, {one}, all_needed(), !layout().shared.empty()) : nullptr) {
+    joining.joined = std::make_shared<Joined>(Joined{std::move(plan), backward});
+  }
+}
+
+void JointCall::hang() {
+  make_values();
   hang_on_nodes(region_, primals_, values_, {});
+}
+
+// Those that backward would read, where it has run already, and in vain. It will be so again.
+void JointCall::make_values() {
+  if (!joined_) {
+    return;
+  }
+  region_->joining.joined = nullptr;
+  const bool are_same = std::equal(primals_.begin(), primals_.end(), versions_.begin(), [](const c10::IValue& primal, uint32_t version) {
+    return version_of(primal) == version;
+  });
+  TORCH_CHECK(
+      are_same, "gradc: ", region_->name, ": while the loss was on its way to backward(), somebody wrote into a tensor that it was ",
+      "made of, and the way there needs what was made before. Write into tensors of a step from its own thread, or run this step ",
+      "eagerly");
+  auto values = run_forward(*region_, primals_);
+  std::move(values.begin() + static_cast<std::ptrdiff_t>(values_.size()), values.end(), std::back_inserter(values_));
+  joined_ = nullptr;
+}
+
+// Of a backward by the loss's gradient.
+Key JointCall::key_for(const at::Tensor& tangent) const {
+  Key key = make_key(region_->forced_autocast, {tangent}, layout().entries.size(), all_needed());
+  return complete(std::move(key), !layout().shared.empty(), {});
+}
+
+// What such a backward runs; null where it has not been compiled, runs code of others, or is for the engine.
+std::shared_ptr<const CompiledBackward> JointCall::backward_for(const Key& key) const {
+  const auto found = region_->backwards.front().find(key);
+  const bool may_run = found.backward && !found.backward->plan->has_foreign_steps && !leaves_sums_to_the_engine(*found.backward->plan);
+  return may_run ? found.backward : nullptr;
 }
 
 bool JointCall::leads_to_unwatched_leaves() const {
@@ -90,13 +174,12 @@ bool JointCall::leads_to_unwatched_leaves() const {
   return std::all_of(exits.begin(), exits.end(), [this](const ExitLayout& exit) { return is_unwatched_leaf(leaf(exit)); });
 }
 
-// Whether two gradients of one leaf would be added to a third. The engine adds them up before.
-bool JointCall::adds_to_one_leaf_twice(const Plan& plan) const {
-  std::vector<const c10::TensorImpl*> met;
+// Whether a leaf gets several gradients. The engine adds them up before the leaf sees any: their sum may be laid out as none of them.
+bool JointCall::leaves_sums_to_the_engine(const Plan& plan) const {
+  c10::SmallVector<const c10::TensorImpl*, 64> met;
   for (size_t i = 0; i < layout().exits.size(); ++i) {
-    const auto& target = leaf(layout().exits[i]);
-    if (target.grad().defined() && !plan.is_constant(plan.outputs[i], &c10::IValue::isNone)) {
-      met.push_back(target.unsafeGetTensorImpl());
+    if (!plan.is_constant(plan.outputs[i], &c10::IValue::isNone)) {
+      met.push_back(leaf(layout().exits[i]).unsafeGetTensorImpl());
     }
   }
   std::sort(met.begin(), met.end());
@@ -110,18 +193,24 @@ std::vector<c10::IValue> JointCall::inputs_of(const CompiledBackward& backward, 
   for (const auto position : backward.saved) {
     inputs.emplace_back(saved(position));
   }
-  for (const auto position : backward.unread) {
-    saved(position);
-  }
   return inputs;
+}
+
+void JointCall::check_versions(const CompiledBackward& backward) const {
+  std::for_each(backward.saved.begin(), backward.saved.end(), [this](auto position) { check_version(position); });
+  std::for_each(backward.unread.begin(), backward.unread.end(), [this](auto position) { check_version(position); });
+}
+
+void JointCall::check_version(size_t position) const {
+  const auto& source = layout().saved[position];
+  if (source.is_primal && !source.is_kept && !primals_[source.position].toTensor().is_inference()) {
+    refuse_other_version(primals_[source.position].toTensor(), /*has_history=*/source.entry >= 0, versions_[source.position]);
+  }
 }
 
 at::Tensor JointCall::saved(size_t position) const {
   const auto& source = layout().saved[position];
   const at::Tensor& tensor = (source.is_primal ? primals_ : values_)[source.position].toTensor();
-  if (source.is_primal && !source.is_kept && !tensor.is_inference()) {
-    refuse_other_version(tensor, /*has_history=*/source.entry >= 0, versions_[position]);
-  }
   return source.is_transposed ? SavedTranspose(tensor, /*has_history=*/source.entry >= 0).unpack() : tensor;
 }
 

@@ -3,6 +3,9 @@
 // Where bytecode takes what a region returns straight to `backward()`, and nobody sees the loss's history afterwards, the forward
 // hangs its values on no node: they wait here, in this thread. Backward runs on them and gives the gradients to the leaves. Where
 // that is not possible, they are hung on the nodes that any other call has, and backward finds those.
+//
+// From the third call on, forward and backward are one plan, if they can be (gradc/region/joined.py): the forward's turn then makes the
+// gradients, too, and they wait until `backward()`. If that cannot take them, the forward's values are made anew.
 #pragma once
 
 #include "nodes/csrc/region_layout.h"
@@ -22,16 +25,29 @@ class JointCall {
   // that the region's one segment leads from is not returned.
   static bool may_be(const RegionLayout& region, size_t loss);
 
-  JointCall(
-      std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, std::vector<c10::IValue> values, size_t loss);
+  // Runs the forward.
+  JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss);
 
+  const std::vector<c10::IValue>& primals() const {
+    return primals_;
+  }
+  // Those that the region returns, at least.
+  const std::vector<c10::IValue>& values() const {
+    return values_;
+  }
   const at::Tensor& loss() const {
     return values_[loss_].toTensor();
   }
   // Backward, as the loss's `backward()` does it; without the GIL. False, and nothing has happened, where the call needs nodes.
   bool run();
+  // Whether the forward made the gradients, too.
+  bool is_joined() const {
+    return joined_ != nullptr;
+  }
+  // Behind backward: makes one plan for calls to come.
+  void join() const;
   // Hangs the values on nodes.
-  void hang() const;
+  void hang();
 
   // This thread's call whose loss has not come to backward yet.
   static void wait(JointCall call);
@@ -44,15 +60,28 @@ class JointCall {
   const at::Tensor& leaf(const ExitLayout& exit) const {
     return primals_[exit.primal].toTensor();
   }
+  std::vector<bool> all_needed() const {
+    return std::vector<bool>(layout().exits.size(), true);
+  }
+  Key key_for(const at::Tensor& tangent) const;
+  std::shared_ptr<const CompiledBackward> backward_for(const Key& key) const;
+  bool run_joined();
   bool leads_to_unwatched_leaves() const;
-  bool adds_to_one_leaf_twice(const Plan& plan) const;
+  bool leaves_sums_to_the_engine(const Plan& plan) const;
   std::vector<c10::IValue> inputs_of(const CompiledBackward& backward, at::Tensor tangent) const;
+  void check_versions(const CompiledBackward& backward) const;
+  void check_version(size_t position) const;
   at::Tensor saved(size_t position) const;
+  void make_values();
 
   std::shared_ptr<const RegionLayout> region_;
   std::vector<c10::IValue> primals_, values_;
   size_t loss_;
-  std::vector<uint32_t> versions_; // of the primals that are saved, in the order in which they are; 0 for values
+  std::vector<uint32_t> versions_; // of the primals; 0 for numbers
+  std::shared_ptr<const Joined> joined_; // null where the forward ran by itself
+  bool has_failed_ = false; // to run forward and backward in one
+  Key key_; // of the backward in it
+  std::vector<c10::IValue> gradients_; // that it made
 };
 
 } // namespace gradc

@@ -37,6 +37,15 @@ class PythonDerive : public Derive {
     });
   }
 
+  std::shared_ptr<Plan> join(
+      size_t segment, const variable_list& tangents, const std::vector<bool>& needed, bool adds_up) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&] {
+      const py::object plan = backwards_->attr("join_native")(segment, to_python(tangents), needed, adds_up);
+      return plan.cast<std::shared_ptr<Plan>>();
+    });
+  }
+
   variable_list grads(
       size_t segment,
       const std::vector<int64_t>& symbols,

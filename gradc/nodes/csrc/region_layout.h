@@ -1,5 +1,6 @@
 // What is the same in every call of a compiled region: its programs, and for each segment which tensors its node in the autograd
-// graph takes, leads to and saves. Python lays it out (region_spec.cpp reads it); immutable, but for the caches of backwards.
+// graph takes, leads to and saves. Python lays it out (region_spec.cpp reads it); immutable, but for the caches of
+// backwards, and for what was joined.
 #pragma once
 
 #include "nodes/csrc/backward_cache.h"
@@ -77,6 +78,12 @@ class Derive {
       const std::vector<bool>& needed,
       bool is_repacked,
       const std::vector<int64_t>& owned) = 0;
+  // The region's forward and the backward that `compile` gives, as one plan: see Joined. nullptr where they stay apart.
+  virtual std::shared_ptr<Plan> join(
+      size_t segment,
+      const torch::autograd::variable_list& tangents,
+      const std::vector<bool>& needed,
+      bool adds_up) = 0;
   // What is freed with a backward, as CompiledBackward has it: `released` and `frees_hidden`.
   virtual std::pair<std::vector<int64_t>, bool> released(
       size_t segment, const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) = 0;
@@ -116,6 +123,20 @@ struct MadeNode {
   size_t depth = 0;
 };
 
+// A forward and a backward in one plan, for joint calls (joint_call.h): from the primals and the loss's gradient to what the region
+// returns, then what `backward` gives.
+struct Joined {
+  std::shared_ptr<Plan> plan;
+  std::shared_ptr<const CompiledBackward> backward;
+};
+
+// Of a region, guarded by the GIL. `is_settled`: there is one, or there will be none.
+struct Joining {
+  size_t num_calls = 0; // joint ones, before it was settled
+  bool is_settled = false;
+  std::shared_ptr<const Joined> joined;
+};
+
 struct RegionLayout {
   std::string name; // for profiles
   std::shared_ptr<Plan> forward;
@@ -128,6 +149,7 @@ struct RegionLayout {
   std::optional<Ambient::Autocast> forced_autocast; // under which backward runs by the region's setting; nullopt: the ambient one
   std::unique_ptr<Derive> derive;
   mutable std::vector<BackwardCache> backwards;
+  mutable Joining joining;
 };
 
 } // namespace gradc

@@ -173,9 +173,9 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   if (is_joint(direct)) {
-    auto values = run_forward(*direct.region, inputs);
-    THPObjectPtr results(make_outputs(direct, inputs, values));
-    JointCall::wait(JointCall(direct.region, std::move(inputs), std::move(values), direct.loss));
+    JointCall call(direct.region, std::move(inputs), direct.loss);
+    THPObjectPtr results(make_outputs(direct, call.primals(), call.values()));
+    JointCall::wait(std::move(call));
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);

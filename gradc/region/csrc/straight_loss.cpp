@@ -45,6 +45,8 @@ bool StraightLoss::run(PyObject* method) const {
     }
     if (is_done) {
       ++num_run_;
+      num_joined_ += waiting->is_joined();
+      waiting->join();
       return true;
     }
   }
@@ -56,6 +58,7 @@ void bind_straight_loss(py::module_& module) {
   py::class_<StraightLoss, std::shared_ptr<StraightLoss>>(module, "StraightLoss", "Where bytecode takes a loss straight to backward().")
       .def(py::init<py::object, py::function>(), "(torch.Tensor.backward, () -> whether it would take its usual course)")
       .def_static("num_run", &StraightLoss::num_run, "() -> how many joint backwards ran in this process")
+      .def_static("num_joined", &StraightLoss::num_joined, "() -> how many of these ran as one plan with the forward")
       .def("begin", &StraightLoss::begin, "() -> what to call with the loss's method in place of it");
 }
 

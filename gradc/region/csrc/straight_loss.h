@@ -21,13 +21,17 @@ class __attribute__((visibility("hidden"))) StraightLoss : public std::enable_sh
   static size_t num_run() {
     return num_run_;
   }
+  // Of these, how many ran as one plan with the forward.
+  static size_t num_joined() {
+    return num_joined_;
+  }
   // Makes calls joint. The builtin function takes the loss's method `backward`.
   pybind11::object begin();
 
  private:
   PyObject* call(PyObject* method) const;
   bool run(PyObject* method) const;
-  static inline size_t num_run_ = 0;
+  static inline size_t num_run_ = 0, num_joined_ = 0;
 
   pybind11::object torchs_, code_;
   pybind11::function may_run_;

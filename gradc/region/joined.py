@@ -1,0 +1,125 @@
+"""A region's forward and one backward as one Program, for calls whose backward comes right behind them.
+
+    joined_program: (forward Program, Returned, segment, Backward) -> Program; None where the two have to stay apart
+
+Between a forward and its backward stand tensors that nobody but the backward reads. In one Program they are values like any
+other: an address, or a part of a chain. What a backward makes again is made once. The inputs are the forward's, and the
+gradient of the loss; the outputs those of the region, then the gradients.
+
+A call may turn out to need its nodes after all, and the forward then runs once more: it must do nothing but make values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from gradc.analysis.segments import Segment
+from gradc.backward.trace import Backward
+from gradc.ir.aliases import Aliases
+from gradc.ir.ops import FRESH, UNINITIALIZED, is_determined
+from gradc.ir.program import Program
+from gradc.ir.values import Instruction, Ref, Slot, TensorMeta, renamed
+from gradc.passes import pipeline
+from gradc.region.returned import Returned
+
+MOST_BYTES = 16 << 20
+"""Of gradients. The last step's may be alive until backward; and beside the kernels of larger ones, tensors cost nothing."""
+
+
+def joined_program(forward: Program, returned: Returned, segment: Segment, backward: Backward) -> Program | None:
+    """See the module's docstring. Of a region with this one segment."""
+    if not (_only_makes_values(forward) and _only_makes_values(backward.program)):
+        return None
+    if sum(_num_bytes(backward.program, out) for out in backward.program.outputs) > MOST_BYTES:
+        return None
+    joined = _Joined(forward, backward.program)
+    tangent, *saved = backward.program.inputs
+    transposes: list[Instruction] = []
+    for slot, position in zip(saved, backward.saved, strict=True):
+        place = returned.of_saved[segment.saved[position]]
+        matrix = returned.transposed_at(place)
+        if matrix is not None:
+            transposes.append(_transpose(forward.inputs[matrix], joined.slot_of(slot)))
+        elif place.is_primal:
+            joined.is_the_same(slot, forward.inputs[place.position])
+        else:
+            made = forward.outputs[place.position]
+            assert isinstance(made, Ref), "what is saved is a tensor"
+            joined.is_the_same(slot, made.slot)
+    return joined.program(joined.slot_of(tangent), transposes, returned.num_outputs)
+
+
+class _Joined:
+    """The slots of two Programs as those of one, in which the second's follow the first's."""
+
+    def __init__(self, first: Program, second: Program) -> None:
+        self._first, self._second = first, second
+        self._slots = [*first.slots, *_renamed_apart(second.slots, first.slots)]
+        self._new = {slot: len(first.slots) + slot for slot in range(len(second.slots))}
+
+    def slot_of(self, slot: int) -> int:
+        """The slot of the second Program here."""
+        return self._new[slot]
+
+    def is_the_same(self, slot: int, other: int) -> None:
+        """An input of the second Program is this value of the first."""
+        self._new[slot] = other
+
+    def program(self, tangent: int, between: Iterable[Instruction], num_outputs: int) -> Program:
+        """From the first one's inputs and the tangent to the first ``num_outputs`` of its outputs, then the second's."""
+        first, second = self._first, self._second
+        outputs = (*first.outputs[:num_outputs], *renamed(second.outputs, self._new))
+        program = Program(
+            f"{first.name}_and_{second.name}",
+            tuple(self._slots),
+            (*first.inputs, tangent),
+            first.constants | {self._new[slot]: tensor for slot, tensor in second.constants.items()},
+            (*first.instructions, *between, *map(self._moved, second.instructions)),
+            outputs,
+        )
+        kept = [out.slot for out in outputs if isinstance(out, Ref)]
+        return pipeline.run(pipeline.joined(kept), program)
+
+    def _moved(self, call: Instruction) -> Instruction:
+        outs = tuple(None if out is None else self._new[out] for out in call.outs)
+        return dataclasses.replace(call, args=renamed(call.args, self._new), kwargs=renamed(call.kwargs, self._new), outs=outs)
+
+
+def _renamed_apart(slots: Iterable[Slot], others: Iterable[Slot]) -> Iterator[Slot]:
+    taken = {slot.name for slot in others}
+    for slot in slots:
+        numbered = (f"{slot.name}_{number}" for number in itertools.count(1))
+        name = next(name for name in itertools.chain((slot.name,), numbered) if name not in taken)
+        taken.add(name)
+        yield dataclasses.replace(slot, name=name)
+
+
+def _transpose(matrix: int, out: int) -> Instruction:
+    return Instruction(torch.ops.aten.t.default, (Ref(matrix),), {}, (out,))
+
+
+def _only_makes_values(program: Program) -> bool:
+    """Whether it writes into no memory but what it made itself, and gives the same when it runs again. Sizes are plain."""
+    aliases = Aliases(program.instructions)
+    own = {out for call in program.instructions if _has_own_memory(call) for out in call.outs}
+    are_determined = all(is_determined(call.op) or call.op in UNINITIALIZED for call in program.instructions)
+    written = {aliases.root_of(slot) for call in program.instructions for slot in call.writes}
+    return are_determined and written <= own and not program.symbols
+
+
+def _has_own_memory(call: Instruction) -> bool:
+    return call.op in FRESH or call.op in UNINITIALIZED or not call.reads
+
+
+def _num_bytes(program: Program, out: object) -> int:
+    meta = program.slots[out.slot].meta if isinstance(out, Ref) else None
+    return 0 if meta is None else _bytes_of(meta)
+
+
+def _bytes_of(meta: TensorMeta) -> int:
+    return math.prod(size for size in meta.shape if isinstance(size, int)) * meta.dtype.itemsize
