@@ -15,7 +15,7 @@ help:
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make devices tests/devices and all of tests/semantics on a simulated device, whose memory the host cannot read (minutes)"
-	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice"
+	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice; VARY=--straight: as steps"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
 	@echo "make fuzz-steps   random training steps, with all that happens between them, against eager; PROGRAMS=200 SEED=0"

@@ -5,9 +5,9 @@
 For each model of models.py, in us. *kernels*: the calls of the captured forward and backward Programs on memory that lies
 ready, no tensor made and nothing between them, and the optimizer's formula over all parameters. A call that does not go
 straight to memory counts with its tensors (*with tensors*: how many there are; ``--others`` names them). *replay*: the
-Programs as gradc runs them, with what they allocate. *step*: the whole compiled step with Adam. Bits are eager's throughout,
-so no kernel could be left out; what stands between them could, and passes over memory. Medians. ``--calls`` lists the calls
-that take longest, each by itself: which kernel to look at next.
+Programs as gradc runs them one by one, with what they allocate; a step in which they are joined may take less. *step*: the
+whole compiled step with Adam. Bits are eager's throughout, so no kernel could be left out; what stands between them could, and
+passes over memory. Medians. ``--calls`` lists the calls that take longest, each by itself: which kernel to look at next.
 """
 
 from __future__ import annotations

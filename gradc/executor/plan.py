@@ -250,6 +250,9 @@ def _meta(meta: TensorMeta | None) -> Meta | None:
 # ---- what is known already
 
 
+_FAR = 1024  # calls between the two: beyond, looking for memory at each takes too long
+
+
 def _known_values(program: Program, metas: tuple[Meta | None, ...], last: dict[int, int]) -> dict[int, int]:
     """Calls whose kernel begins with a sigmoid that an earlier call has made -> the slot that holds it.
 
@@ -271,7 +274,7 @@ def _known_values(program: Program, metas: tuple[Meta | None, ...], last: dict[i
             continue
         longer = range(last.get(slot, index) + 1, index + 1)
         num_bytes = math.prod(meta[1]) * meta[0].itemsize
-        if all(live[i] + num_bytes <= peak for i in longer):
+        if len(longer) <= _FAR and all(live[i] + num_bytes <= peak for i in longer):
             known[index] = slot
             last |= {slot: index} if longer else {}
             for i in longer:

@@ -4,7 +4,7 @@
 // hangs its values on no node: they wait here, in this thread. Backward runs on them and gives the gradients to the leaves. Where
 // that is not possible, they are hung on the nodes that any other call has, and backward finds those.
 //
-// From the third call on, forward and backward are one plan, if they can be (gradc/region/joined.py): the forward's turn then makes the
+// After two such calls, forward and backward are one plan, if they can be (gradc/region/joined.py): the forward's turn then makes the
 // gradients, too, and they wait until `backward()`. If that cannot take them, the forward's values are made anew.
 #pragma once
 
