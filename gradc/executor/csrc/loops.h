@@ -20,8 +20,9 @@ namespace gradc {
 
 using Loop = void (*)(void* out, const void* const* inputs, int64_t size);
 
-// The loops of an op. `parameters`, one letter for each of its arguments, and of what is known beside them (plan.h): T a tensor of the loop's dtype; t the same, or a
-// number in its place; B a bool tensor; N a number; 0 and 1 those constants. Numbers come as one element of the dtype.
+// The loops of an op. `parameters`, one letter for each of its arguments and for what is known beside them (Step in plan.h): T a tensor
+// of the loop's dtype; t the same, or a number in its place; B a bool tensor; N a number; 0 and 1 those constants. Numbers come as one
+// element of the dtype.
 struct Loops {
   std::string_view parameters;
   bool makes_bool = false;
