@@ -23,19 +23,20 @@ from gradc.backward.trace import Backward
 from gradc.ir.aliases import Aliases
 from gradc.ir.ops import FRESH, UNINITIALIZED, is_determined
 from gradc.ir.program import Program
-from gradc.ir.values import Instruction, Ref, Slot, TensorMeta, renamed
+from gradc.ir.values import Instruction, Ref, Slot, renamed
 from gradc.passes import pipeline
 from gradc.region.returned import Returned
 
 MOST_BYTES = 16 << 20
-"""Of gradients. The last step's may be alive until backward; and beside the kernels of larger ones, tensors cost nothing."""
+"""Of what the forward keeps, and of gradients: the last step's may be alive while these are made, and a thread keeps the memory
+in which values lie for the next run. Beside the kernels of more, tensors cost nothing."""
 
 
 def joined_program(forward: Program, returned: Returned, segment: Segment, backward: Backward) -> Program | None:
     """See the module's docstring. Of a region with this one segment."""
     if not (_only_makes_values(forward) and _only_makes_values(backward.program)):
         return None
-    if sum(_num_bytes(backward.program, out) for out in backward.program.outputs) > MOST_BYTES:
+    if sum(map(_num_bytes, (forward, backward.program))) > MOST_BYTES:
         return None
     joined = _Joined(forward, backward.program)
     tangent, *saved = backward.program.inputs
@@ -106,20 +107,18 @@ def _transpose(matrix: int, out: int) -> Instruction:
 def _only_makes_values(program: Program) -> bool:
     """Whether it writes into no memory but what it made itself, and gives the same when it runs again. Sizes are plain."""
     aliases = Aliases(program.instructions)
-    own = {out for call in program.instructions if _has_own_memory(call) for out in call.outs}
+    own: set[int] = set()
+    for call in program.instructions:
+        # Others may return their arguments, whatever their schemas say, as parts of them.
+        if call.op in FRESH or call.op in UNINITIALIZED or own.issuperset(map(aliases.root_of, call.reads)):
+            own.update(out for out in call.outs if out is not None)
     are_determined = all(is_determined(call.op) or call.op in UNINITIALIZED for call in program.instructions)
     written = {aliases.root_of(slot) for call in program.instructions for slot in call.writes}
     return are_determined and written <= own and not program.symbols
 
 
-def _has_own_memory(call: Instruction) -> bool:
-    return call.op in FRESH or call.op in UNINITIALIZED or not call.reads
-
-
-def _num_bytes(program: Program, out: object) -> int:
-    meta = program.slots[out.slot].meta if isinstance(out, Ref) else None
-    return 0 if meta is None else _bytes_of(meta)
-
-
-def _bytes_of(meta: TensorMeta) -> int:
-    return math.prod(size for size in meta.shape if isinstance(size, int)) * meta.dtype.itemsize
+def _num_bytes(program: Program) -> int:
+    """Of the tensors that it returns. Its sizes are plain."""
+    metas = (program.slots[out.slot].meta for out in program.outputs if isinstance(out, Ref))
+    sizes = ((meta.dtype.itemsize, *(size for size in meta.shape if isinstance(size, int))) for meta in metas if meta is not None)
+    return sum(map(math.prod, sizes))
