@@ -23,7 +23,7 @@ from gradc.backward.trace import Backward
 from gradc.ir.aliases import Aliases
 from gradc.ir.ops import FRESH, UNINITIALIZED, is_determined
 from gradc.ir.program import Program
-from gradc.ir.values import Instruction, Ref, Slot, renamed
+from gradc.ir.values import Instruction, Ref, Slot, Sym, renamed
 from gradc.passes import pipeline
 from gradc.region.returned import Returned
 
@@ -119,6 +119,9 @@ def _only_makes_values(program: Program) -> bool:
 
 def _num_bytes(program: Program) -> int:
     """Of the tensors that it returns. Its sizes are plain."""
-    metas = (program.slots[out.slot].meta for out in program.outputs if isinstance(out, Ref))
-    sizes = ((meta.dtype.itemsize, *(size for size in meta.shape if isinstance(size, int))) for meta in metas if meta is not None)
-    return sum(map(math.prod, sizes))
+    metas = [program.slots[out.slot].meta for out in program.outputs if isinstance(out, Ref)]
+    return sum(math.prod((meta.dtype.itemsize, *_plain(meta.shape))) for meta in metas if meta is not None)
+
+
+def _plain(shape: Iterable[int | Sym]) -> Iterator[int]:
+    return (size for size in shape if isinstance(size, int))
