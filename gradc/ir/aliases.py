@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from gradc.ir.ops import FRESH, HIDDEN_VIEWS, MOVES_MEMORY
+from gradc.ir.ops import FRESH, HIDDEN_VIEWS, MOVES_MEMORY, UNINITIALIZED
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, leaves
 
@@ -41,6 +41,11 @@ def declared_views(instruction: Instruction) -> Iterator[tuple[int, int]]:
     base = next((leaf.slot for leaf in leaves(value) if isinstance(leaf, Ref)), None)
     if base is not None:
         yield from ((out, base) for out in instruction.outs if out is not None and out != base)
+
+
+def has_own_memory(instruction: Instruction) -> bool:
+    """True if its results share memory with nothing that was there before; other ops may, whatever their schemas say."""
+    return instruction.op in FRESH or instruction.op in UNINITIALIZED
 
 
 @functools.cache

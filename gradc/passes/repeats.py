@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from gradc.ir.aliases import Aliases, bases_of
-from gradc.ir.ops import FRESH, OVERWRITES, UNINITIALIZED, is_determined
+from gradc.ir.aliases import Aliases, bases_of, has_own_memory
+from gradc.ir.ops import OVERWRITES, is_determined
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Sym, renamed
 
@@ -153,7 +153,7 @@ class _Values:
             for out in call.outs:
                 if out is not None and not writes and self._root[out] == out:
                     self.making[out], makers[out] = [index], call
-                    own.update({out} if _has_own_memory(call) else ())
+                    own.update({out} if has_own_memory(call) else ())
         given = set(self._roots((*self._program.inputs, *self._program.constants)))
         while written:  # whose memory it may be: ops may return their arguments
             root = written.pop()
@@ -162,15 +162,11 @@ class _Values:
             self._unsteady.add(root)
             if root in given:
                 written.extend(given)  # in another call they may share memory
-            elif (maker := makers.get(root)) is not None and not _has_own_memory(maker):
+            elif (maker := makers.get(root)) is not None and not has_own_memory(maker):
                 written.extend(self._roots(maker.reads))
         for call in self._program.instructions if self._unsteady else ():
-            if not _has_own_memory(call) and not self._unsteady.isdisjoint(self._roots(call.reads)):
+            if not has_own_memory(call) and not self._unsteady.isdisjoint(self._roots(call.reads)):
                 self._unsteady.update(self._roots(out for out in call.outs if out is not None))
-
-
-def _has_own_memory(call: Instruction) -> bool:
-    return call.op in FRESH or call.op in UNINITIALIZED
 
 
 def _handle(call: Instruction, slot: int, other: int) -> Instruction:
@@ -180,7 +176,6 @@ def _handle(call: Instruction, slot: int, other: int) -> Instruction:
 
 def _reading(program: Program, calls: list[list[Instruction]], merged: dict[int, int], again: Collection[int]) -> Program:
     """The Program of these calls, where ``merged`` are read as others, without those calls ``again`` that nobody needs now."""
-
     live = {out.slot for out in program.outputs if isinstance(out, Ref)}
     kept: list[Instruction] = []
     for index in reversed(range(len(calls))):

@@ -20,8 +20,8 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.backward.trace import Backward
-from gradc.ir.aliases import Aliases
-from gradc.ir.ops import FRESH, UNINITIALIZED, is_determined
+from gradc.ir.aliases import Aliases, has_own_memory
+from gradc.ir.ops import UNINITIALIZED, is_determined
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym, renamed
 from gradc.passes import pipeline
@@ -109,8 +109,7 @@ def _only_makes_values(program: Program) -> bool:
     aliases = Aliases(program.instructions)
     own: set[int] = set()
     for call in program.instructions:
-        # Others may return their arguments, whatever their schemas say, as parts of them.
-        if call.op in FRESH or call.op in UNINITIALIZED or own.issuperset(map(aliases.root_of, call.reads)):
+        if has_own_memory(call) or own.issuperset(map(aliases.root_of, call.reads)):
             own.update(out for out in call.outs if out is not None)
     are_determined = all(is_determined(call.op) or call.op in UNINITIALIZED for call in program.instructions)
     written = {aliases.root_of(slot) for call in program.instructions for slot in call.writes}
