@@ -12,7 +12,6 @@ A call may turn out to need its nodes after all, and the forward then runs once 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -21,6 +20,7 @@ import torch
 from gradc.analysis.segments import Segment
 from gradc.backward.trace import Backward
 from gradc.ir.aliases import Aliases, has_own_memory
+from gradc.ir.known import Names
 from gradc.ir.ops import UNINITIALIZED, is_determined
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym, renamed
@@ -60,7 +60,7 @@ class _Joined:
 
     def __init__(self, first: Program, second: Program) -> None:
         self._first, self._second = first, second
-        self._slots = [*first.slots, *_renamed_apart(second.slots, first.slots)]
+        self._slots = _named_apart((*first.slots, *second.slots))
         self._new = {slot: len(first.slots) + slot for slot in range(len(second.slots))}
 
     def slot_of(self, slot: int) -> int:
@@ -77,7 +77,7 @@ class _Joined:
         outputs = (*first.outputs[:num_outputs], *renamed(second.outputs, self._new))
         program = Program(
             f"{first.name}_and_{second.name}",
-            tuple(self._slots),
+            self._slots,
             (*first.inputs, tangent),
             first.constants | {self._new[slot]: tensor for slot, tensor in second.constants.items()},
             (*first.instructions, *between, *map(self._moved, second.instructions)),
@@ -91,13 +91,9 @@ class _Joined:
         return dataclasses.replace(call, args=renamed(call.args, self._new), kwargs=renamed(call.kwargs, self._new), outs=outs)
 
 
-def _renamed_apart(slots: Iterable[Slot], others: Iterable[Slot]) -> Iterator[Slot]:
-    taken = {slot.name for slot in others}
-    for slot in slots:
-        numbered = (f"{slot.name}_{number}" for number in itertools.count(1))
-        name = next(name for name in itertools.chain((slot.name,), numbered) if name not in taken)
-        taken.add(name)
-        yield dataclasses.replace(slot, name=name)
+def _named_apart(slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    names = Names()
+    return tuple(dataclasses.replace(slot, name=names.unique(slot.name, is_tensor=slot.meta is not None)) for slot in slots)
 
 
 def _transpose(matrix: int, out: int) -> Instruction:
