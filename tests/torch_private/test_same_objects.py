@@ -160,6 +160,84 @@ def test_a_change_is_seen_where_the_model_is_a_variable(change: Callable[[Any], 
         assert_same(step(compiled, model), step(lambda x: eager(x) * 2, eager))
 
 
+def _fewer(model: Any, listed: list[Any]) -> None:
+    listed.pop()
+
+
+def _swapped(model: Any, listed: list[Any]) -> None:
+    listed[0], listed[2] = listed[2], listed[0]
+
+
+def _twice(model: Any, listed: list[Any]) -> None:
+    listed[2] = listed[0]
+
+
+def _elsewhere(model: Any, listed: list[Any]) -> None:
+    listed[0] = nn.Parameter(model[0].weight.detach() * 3)
+
+
+def _in_the_model(model: Any, listed: list[Any]) -> None:
+    model[0].weight = nn.Parameter(model[0].weight.detach() * 3)
+
+
+def _in_both(model: Any, listed: list[Any]) -> None:
+    listed[0] = model[0].weight = nn.Parameter(model[0].weight.detach() * 3)
+
+
+def _of_other_strides(model: Any, listed: list[Any]) -> None:
+    listed[0].data = listed[0].data.t().contiguous().t()
+
+
+def _listed_frozen(model: Any, listed: list[Any]) -> None:
+    listed[3].requires_grad_(False)
+
+
+LISTED: list[Callable[[Any, list[Any]], None]] = [
+    _fewer, _swapped, _twice, _elsewhere, _in_the_model, _in_both, _of_other_strides, _listed_frozen,
+]  # fmt: skip
+
+
+def penalized() -> tuple[Any, list[Any], Callable[[Tensor], Tensor]]:
+    """A model, its parameters in a list, and a loss that goes by which of them are one."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    listed = [*model.parameters()]
+
+    def loss(x: Tensor) -> Tensor:
+        penalty = x.sum()
+        for i, p in enumerate(listed):
+            penalty = penalty + p.sin().sum() * (i + 1) * p.stride()[0]
+        if listed[0] is listed[2]:
+            penalty = penalty * 2
+        return model(x) * penalty + (1 if listed[0] is model[0].weight else 2)
+
+    return model, listed, loss
+
+
+@pytest.mark.parametrize("change", LISTED, ids=lambda change: change.__name__[1:])
+def test_a_change_is_seen_in_a_list_of_parameters(change: Callable[[Any, list[Any]], None]) -> None:
+    model, listed, loss = penalized()
+    of_eager, listed_by_eager, eager = penalized()
+    compiled = gradc.compile(loss)
+    for _ in range(3):
+        assert_same(step(compiled, model), step(eager, of_eager))
+    change(model, listed), change(of_eager, listed_by_eager)
+    for _ in range(3):
+        assert_same(step(compiled, model), step(eager, of_eager))
+
+
+@needs_versions
+def test_parameters_in_a_list_are_not_looked_at_in_python() -> None:
+    """Dynamo asks ``listed[0] is model[0].weight`` by a function in Python, once for each."""
+    before = [*_cut_guards()]
+    model, _, loss = penalized()
+    step(gradc.compile(loss), model)
+    guards = [guard for guard in _cut_guards() if all(guard is not other for other in before)]
+    asked = [guard.gradc_whole.get_epilogue_lambda_guards() for guard in guards]
+    assert guards and all(" is " in str(first.verbose_code_parts()) for first, *_ in asked)
+    assert not any(guard.root.get_epilogue_lambda_guards() for guard in guards)
+
+
 def test_two_models_take_turns() -> None:
     models = [stack(), stack()]
     models[1][0].scale = 7.0

@@ -27,18 +27,18 @@ namespace {
 
 // How an object is found: the frame's variable, or from another object. The last three are in a dictionary, whose state tells
 // that they are in place; the others are looked up at each call.
-enum class By { local, global, attribute, closure, code, cell, contents, dict, item, key_at, value_at };
+enum class By { local, global, attribute, closure, code, element, contents, dict, item, key_at, value_at };
 
 // What is compared of an object besides its place.
-enum class Watched { nothing, constant, type, tuple, dictionary, tensor };
+enum class Watched { nothing, constant, type, sequence, dictionary, tensor };
 
 const std::unordered_map<std::string, By> ways = {
     {"local", By::local},   {"global", By::global},     {"attribute", By::attribute}, {"closure", By::closure},
-    {"code", By::code},     {"cell", By::cell},         {"contents", By::contents},   {"dict", By::dict},
+    {"code", By::code},     {"element", By::element},        {"contents", By::contents},   {"dict", By::dict},
     {"item", By::item},     {"key at", By::key_at},     {"value at", By::value_at}};
 const std::unordered_map<std::string, Watched> watches = {
     {"nothing", Watched::nothing}, {"constant", Watched::constant},     {"type", Watched::type},
-    {"tuple", Watched::tuple},     {"dictionary", Watched::dictionary}, {"tensor", Watched::tensor}};
+    {"sequence", Watched::sequence},    {"dictionary", Watched::dictionary}, {"tensor", Watched::tensor}};
 
 struct ObjectStep {
   By by;
@@ -77,7 +77,7 @@ struct KnownTensor {
 struct Seen {
   PyObject* object = nullptr;
   PyTypeObject* type = nullptr; // null where it does not count
-  uint64_t state = 0; // of a dictionary its version, of a tuple its length
+  uint64_t state = 0; // of a dictionary its version, of a list or tuple its length
   int64_t tensor = -1;
 };
 
@@ -100,6 +100,8 @@ PyObject* dict_of(PyObject* object) {
   Py_DECREF(dict);
   return dict;
 }
+
+bool is_sequence(PyObject* object) { return PyTuple_CheckExact(object) || PyList_CheckExact(object); }
 
 PyObject* entry_at(PyObject* dict, Py_ssize_t place, bool is_key) {
   PyObject *key = nullptr, *value = nullptr;
@@ -167,9 +169,9 @@ class SameObjects {
         return PyFunction_Check(from) ? PyFunction_GET_CLOSURE(from) : nullptr;
       case By::code:
         return PyFunction_Check(from) ? PyFunction_GET_CODE(from) : nullptr;
-      case By::cell: {
+      case By::element: {
         const auto place = PyLong_AsSsize_t(step.key.ptr());
-        return PyTuple_CheckExact(from) && place >= 0 && place < PyTuple_GET_SIZE(from) ? PyTuple_GET_ITEM(from, place) : nullptr;
+        return is_sequence(from) && place >= 0 && place < Py_SIZE(from) ? PySequence_Fast_GET_ITEM(from, place) : nullptr;
       }
       case By::contents:
         return PyCell_Check(from) ? PyCell_GET(from) : nullptr;
@@ -202,7 +204,7 @@ class SameObjects {
   }
 
   static uint64_t state_of(const ObjectStep& step, PyObject* object) {
-    return step.watched == Watched::tuple ? 1 + static_cast<uint64_t>(PyTuple_GET_SIZE(object)) : version_of(object);
+    return step.watched == Watched::sequence ? 1 + static_cast<uint64_t>(Py_SIZE(object)) : version_of(object);
   }
 
   // Follows the steps, and keeps what they find; false where something is of a kind that cannot be compared.
@@ -241,9 +243,9 @@ class SameObjects {
       case Watched::type:
         seen.type = Py_TYPE(seen.object);
         return true;
-      case Watched::tuple:
+      case Watched::sequence:
         seen.type = Py_TYPE(seen.object);
-        seen.state = PyTuple_CheckExact(seen.object) ? state_of(step, seen.object) : 0;
+        seen.state = is_sequence(seen.object) ? state_of(step, seen.object) : 0;
         return seen.state != 0;
       case Watched::dictionary:
         seen.type = Py_TYPE(seen.object);

@@ -3,8 +3,8 @@
 Dynamo guards what it met by the way that led there: for each parameter of a model a lookup of its module, of that one's
 dictionary, of the dictionary of parameters, and so on. At each call that takes longer than a small layer's kernels. Here a
 tree of Dynamo's guards is cut: what stands in dictionaries, which tell by their version whether they were written into, goes to
-the one guard, which asks the whole tree where anything is not as it saw it. Everything else stays with Dynamo: the arguments,
-lists, sizes that change.
+the one guard, which asks the whole tree where anything is not as it saw it; and so do lists of modules and parameters, which
+it looks through. Everything else stays with Dynamo: the arguments, sizes that change.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import ast
 import collections
 import dataclasses
 import functools
+import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch._C._dynamo import guards as of_dynamo
 from torch._dynamo.guards import CheckFunctionManager, GuardManagerWrapper
 
+from gradc.torch_private.dynamo_patches import identities
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch, Replace
 
@@ -35,12 +37,13 @@ _HELD_BY = {
     "constant": {*_OF_OBJECTS, "EQUALS_MATCH"},
     "dictionary": {*_OF_OBJECTS, "DICT_CONTAINS", "DICT_LENGTH", "DICT_VERSION"},
     "nothing": _OF_IDENTITY,
+    "sequence": {*_OF_OBJECTS, "LENGTH_CHECK"},
     "tensor": {"TENSOR_MATCH"},
-    "tuple": {*_OF_OBJECTS, "LENGTH_CHECK"},
     "type": _OF_OBJECTS,
 }
 _CONSTANTS = (int, float, str, bool, bytes, type(None), types.CodeType)
 _VARIABLES = ("local", "global")
+_OF_ELEMENTS = ("ListGetItemGuardAccessor", "TupleGetItemGuardAccessor")
 
 
 def guard_objects_at_once(make_guard: MakeGuard) -> Patch:
@@ -51,7 +54,7 @@ def guard_objects_at_once(make_guard: MakeGuard) -> Patch:
         def compile_guards(self: Any, builder: Any, *others: Any) -> None:
             original(self, builder, *others)
             if is_compiling_for_gradc():
-                _cut(self.guard_manager, builder.scope["G"], make_guard)
+                _cut(self.guard_manager, builder, make_guard)
 
         return compile_guards
 
@@ -59,6 +62,7 @@ def guard_objects_at_once(make_guard: MakeGuard) -> Patch:
         "guard_objects_at_once",
         "At each call Dynamo walks to every parameter again, by way of modules and dictionaries in which nothing has changed.",
         (
+            identities.hold_back(),
             Replace(CheckFunctionManager, "compile_check_fn", make),
             Replace(GuardManagerWrapper, "check_verbose", _make_check_verbose),
         ),
@@ -78,18 +82,23 @@ def _make_check_verbose(original: Method) -> Method:
     return check_verbose
 
 
-def _cut(guards: Any, variables: dict[str, Any], make_guard: MakeGuard) -> None:
+def _cut(guards: Any, builder: Any, make_guard: MakeGuard) -> None:
     whole = guards.root
-    guard = make_guard(whole.check, variables)
-    if guard is None:
-        return
+    guard = make_guard(whole.check, builder.scope["G"])
     tree = _Tree()
-    tree.visit_root(whole)
+    if guard is not None:
+        tree.visit_root(whole)
+    told = identities.held_back(builder)
     if tree.num_left_out < _FEWEST:
+        identities.ask(builder, told)
         return
+    untold = [each for each in told if not tree.answers_for(each.names)]
     tree.tell(guard)
-    guards.root = whole.clone_manager(lambda manager: manager.get_source() in tree.kept)
-    guards.root.add_lambda_guard(guard.ask, ["what was read of modules and dictionaries is as it was"], None)
+    cut = whole.clone_manager(lambda manager: manager.get_source() in tree.kept)
+    cut.add_lambda_guard(guard.ask, ["what was read of modules and dictionaries is as it was"], None)
+    identities.ask(builder, told)
+    guards.root = cut
+    identities.ask(builder, untold)
     guards.gradc_whole, guards.gradc_guard = whole, guard
 
 
@@ -121,6 +130,7 @@ class _Tree:
         self.kept: set[str] = set()
         self.num_left_out = 0
         self._steps: list[_Step] = []
+        self._by_source: dict[str, _Step] = {}
 
     def visit_root(self, root: Any) -> None:
         self.kept.add(root.get_source())
@@ -138,6 +148,29 @@ class _Tree:
                 case _:
                     self._keep(manager)
 
+    def answers_for(self, sources: Iterable[str]) -> bool:
+        """Whether the one guard looks where each of them is: as long as it finds what it saw, they are one or several as then."""
+        steps = [self._step_to(source) for source in sources]
+        for step in steps:
+            if step is not None and all(steps):
+                step.need()
+        return all(steps)
+
+    def _step_to(self, source: str) -> _Step | None:
+        if (step := self._by_source.get(source)) is not None:
+            return step if step.is_needed else None
+        if (entry := re.fullmatch(r"(.*)\['(\w+)'\]", source)) is None:
+            return None
+        origin = self._by_source.get(entry[1])
+        if origin is None or not origin.is_needed or origin.watched != "dictionary":
+            return None
+        return self._add(source, _Step("item", origin, entry[2], "nothing"))
+
+    def _add(self, source: str, step: _Step) -> _Step:
+        self._steps.append(step)
+        self._by_source[source] = step
+        return step
+
     def tell(self, guard: Any) -> None:
         numbers: dict[int, int] = {}
         for step in self._steps:
@@ -148,11 +181,10 @@ class _Tree:
     def _visit(self, manager: Any, by: str, origin: _Step | None, key: Any) -> bool:
         """Whether the one guard answers for all that is guarded there."""
         leaves = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}
-        step = _Step(by, origin, key, _watched(manager, leaves, by))
-        self._steps.append(step)
+        step = self._add(manager.get_source(), _Step(by, origin, key, _watched(manager, leaves, by)))
         kind = manager.get_type_of_guarded_value()
         are_left_out = [self._follow(step, kind, *way) for way in _ways(manager)]
-        is_held = leaves <= _HELD_BY[step.watched] and (step.watched != "tensor" or by in ("item", "value at"))
+        is_held = leaves <= _HELD_BY[step.watched] and _is_lasting(step, kind)
         if not is_held or not all(are_left_out) or (by in _VARIABLES and not are_left_out):
             self.kept.add(manager.get_source())
             return False
@@ -175,8 +207,8 @@ class _Tree:
                 return self._visit(manager, "closure", step, None)
             case of_dynamo.CodeGuardAccessor() if kind is types.FunctionType:
                 return self._visit(manager, "code", step, None)
-            case of_dynamo.TupleGetItemGuardAccessor() if step.by == "closure":
-                return self._visit(manager, "cell", step, _number(accessor))
+            case accessor if step.watched == "sequence" and type(accessor).__name__ in _OF_ELEMENTS:
+                return self._visit(manager, "element", step, _number(accessor))
             case of_dynamo.GetAttrGuardAccessor() if kind is types.CellType and _argument(accessor) == "cell_contents":
                 return self._visit(manager, "contents", step, None)
         return self._keep(manager)
@@ -195,11 +227,18 @@ def _watched(manager: Any, leaves: set[str], by: str) -> str:
         return "tensor"
     if kind is dict or (kind is collections.OrderedDict and not isinstance(manager, of_dynamo.DictGuardManager)):
         return "dictionary"  # an OrderedDict may change its order, which leaves the version as it is
-    if by == "closure":
-        return "tuple"
+    if kind in (list, tuple):
+        return "sequence"
     if kind in _CONSTANTS:
         return "constant"
     return "type" if "TYPE_MATCH" in leaves or manager.get_accessors() else "nothing"
+
+
+def _is_lasting(step: _Step, kind: type) -> bool:
+    """False for what mostly is another at each call: a tensor that is an argument, or stands in a list of them; its numbers."""
+    if step.watched == "tensor":
+        return step.by in ("item", "value at") or (step.by == "element" and issubclass(kind, torch.nn.Parameter))
+    return step.by != "element" or step.watched != "constant"
 
 
 def _ways(manager: Any) -> Iterator[tuple[Any, Any]]:
@@ -220,7 +259,7 @@ def _argument(accessor: Any) -> str | None:
 
 
 def _number(accessor: Any) -> int:
-    """``TupleGetItemGuardAccessor(2)`` -> 2."""
+    """``TupleGetItemGuardAccessor(2)``, ``ListGetItemGuardAccessor(2)`` -> 2."""
     return int(accessor.repr().partition("(")[2][:-1])
 
 
