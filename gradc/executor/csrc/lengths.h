@@ -10,6 +10,10 @@ namespace gradc {
 // Those of points, heads and small layers.
 using ShortLengths = std::integer_sequence<int64_t, 1, 2, 3, 4, 8, 16, 32>;
 
+// True of the type of a length that is a constant.
+template <class Length>
+constexpr bool is_constant = !std::is_integral_v<Length>;
+
 // Calls `function` with the length: as a constant, if it is one of `lengths`.
 template <class Function, int64_t... lengths>
 void with_length(int64_t length, Function function, std::integer_sequence<int64_t, lengths...> /*of_those*/) {

@@ -56,6 +56,17 @@ GRADC_WIDE void take_columns(T* out, const T* table, const int64_t* numbers, con
 template <class T>
 constexpr int64_t columns_at_once = num_vectors * sizeof(Vector<T>) / sizeof(T);
 
+// Rows of so few elements that none is worth a call. `rows` is a copy, as what is written might else change it for all one knows.
+template <class T, int64_t size>
+void take_short(T* __restrict out, const T* __restrict table, const int64_t* __restrict numbers, const Rows rows) {
+  for (int64_t i = 0; i < rows.count; ++i, out += size) {
+    const T* row = table + row_of(numbers[i], rows) * rows.stride;
+    for (int64_t j = 0; j < size; ++j) {
+      out[j] = row[j];
+    }
+  }
+}
+
 template <class T>
 void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows) {
   if (rows.size % columns_at_once<T> == 0 && rows.size <= most_by_columns) {
@@ -65,8 +76,12 @@ void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows)
     return;
   }
   with_length(rows.size, [&](auto size) {
-    for (int64_t i = 0; i < rows.count; ++i, out += size) {
-      std::copy_n(table + row_of(numbers[i], rows) * rows.stride, static_cast<int64_t>(size), out);
+    if constexpr (is_constant<decltype(size)>) {
+      take_short<T, size>(out, table, numbers, rows);
+    } else {
+      for (int64_t i = 0; i < rows.count; ++i, out += size) {
+        std::copy_n(table + row_of(numbers[i], rows) * rows.stride, size, out);
+      }
     }
   });
 }
@@ -103,6 +118,23 @@ GRADC_WIDE void add_columns(T* out, const T* added, const int64_t* numbers, cons
   }
 }
 
+template <class T, int64_t size>
+void add_short(T* __restrict out, const T* __restrict added, const int64_t* __restrict numbers, const Rows rows) {
+  for (int64_t i = 0; i < rows.count;) {
+    const int64_t number = numbers[i];
+    T* row = out + row_of(number, rows) * rows.stride;
+    T sums[size];
+    std::copy_n(row, size, sums);
+    do { // while it is the same row
+      for (int64_t j = 0; j < size; ++j) {
+        sums[j] += added[j];
+      }
+      added += size;
+    } while (++i < rows.count && numbers[i] == number);
+    std::copy_n(sums, size, row);
+  }
+}
+
 template <class T>
 void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) {
   if (rows.size % columns_at_once<T> == 0) {
@@ -112,10 +144,14 @@ void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) 
     return;
   }
   with_length(rows.size, [&](auto size) {
-    for (int64_t i = 0; i < rows.count; ++i, added += size) {
-      T* row = out + row_of(numbers[i], rows) * rows.stride;
-      for (int64_t j = 0; j < size; ++j) {
-        row[j] += added[j];
+    if constexpr (is_constant<decltype(size)>) {
+      add_short<T, size>(out, added, numbers, rows);
+    } else {
+      for (int64_t i = 0; i < rows.count; ++i, added += size) {
+        T* row = out + row_of(numbers[i], rows) * rows.stride;
+        for (int64_t j = 0; j < size; ++j) {
+          row[j] += added[j];
+        }
       }
     }
   });

@@ -149,7 +149,7 @@ class _Tree:
                     self._keep(manager)
 
     def answers_for(self, sources: Iterable[str]) -> bool:
-        """Whether the one guard looks where each of them is: as long as it finds what it saw, they are one or several as then."""
+        """Whether the one guard looks for each of them: while it finds what it saw, they are one or several as then."""
         steps = [self._step_to(source) for source in sources]
         for step in steps:
             if step is not None and all(steps):
