@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gradc
-from gradc import bits
+from gradc import bits, native
 
 needs_versions = pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python does not tell versions of dictionaries there")
 
@@ -197,8 +197,8 @@ LISTED: list[Callable[[Any, list[Any]], None]] = [
 ]  # fmt: skip
 
 
-def penalized() -> tuple[Any, list[Any], Callable[[Tensor], Tensor]]:
-    """A model, its parameters in a list, and a loss that goes by which of them are one."""
+def penalized(goes_by_identity: bool) -> tuple[Any, list[Any], Callable[[Tensor], Tensor]]:
+    """A model, its parameters in a list, and a loss that may go by which of them are one."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     listed = [*model.parameters()]
@@ -207,17 +207,18 @@ def penalized() -> tuple[Any, list[Any], Callable[[Tensor], Tensor]]:
         penalty = x.sum()
         for i, p in enumerate(listed):
             penalty = penalty + p.sin().sum() * (i + 1) * p.stride()[0]
-        if listed[0] is listed[2]:
-            penalty = penalty * 2
-        return model(x) * penalty + (1 if listed[0] is model[0].weight else 2)
+        if goes_by_identity:
+            penalty = penalty * (2 if listed[0] is listed[2] else 3) + (1 if listed[0] is model[0].weight else 2)
+        return model(x) * penalty
 
     return model, listed, loss
 
 
+@pytest.mark.parametrize("goes_by_identity", [False, True])
 @pytest.mark.parametrize("change", LISTED, ids=lambda change: change.__name__[1:])
-def test_a_change_is_seen_in_a_list_of_parameters(change: Callable[[Any, list[Any]], None]) -> None:
-    model, listed, loss = penalized()
-    of_eager, listed_by_eager, eager = penalized()
+def test_a_change_is_seen_in_a_list_of_parameters(change: Callable[[Any, list[Any]], None], goes_by_identity: bool) -> None:
+    model, listed, loss = penalized(goes_by_identity)
+    of_eager, listed_by_eager, eager = penalized(goes_by_identity)
     compiled = gradc.compile(loss)
     for _ in range(3):
         assert_same(step(compiled, model), step(eager, of_eager))
@@ -230,12 +231,36 @@ def test_a_change_is_seen_in_a_list_of_parameters(change: Callable[[Any, list[An
 def test_parameters_in_a_list_are_not_looked_at_in_python() -> None:
     """Dynamo asks ``listed[0] is model[0].weight`` by a function in Python, once for each."""
     before = [*_cut_guards()]
-    model, _, loss = penalized()
+    model, _, loss = penalized(goes_by_identity=True)
     step(gradc.compile(loss), model)
     guards = [guard for guard in _cut_guards() if all(guard is not other for other in before)]
     asked = [guard.gradc_whole.get_epilogue_lambda_guards() for guard in guards]
     assert guards and all(" is " in str(first.verbose_code_parts()) for first, *_ in asked)
     assert not any(guard.root.get_epilogue_lambda_guards() for guard in guards)
+
+
+@needs_versions
+def test_lists_made_anew_at_each_call() -> None:
+    """What is in them is compared; an object that another name may lead to, by its place, too."""
+    asked = 0
+
+    def look(variables: dict[str, Any]) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    guard = native.extension.SameObjects(look, {})
+    listed = guard.add("local", 0, "listed", "sequence", True)
+    guard.add("element", listed, 0, "tensor", True)
+    guard.add("element", listed, 1, "tensor", False)
+    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    for variables, expected in [
+        ([first, second], 1), ([first, second], 1), ([nn.Parameter(torch.ones(2)), second], 1), ([first, first], 2),
+        ([first, first], 2), ([nn.Parameter(torch.ones(3)), first], 3), ((first, first), 4), ([first, first, first], 5),
+        ([torch.ones(2), first, first], 6), ([first], 7),
+    ]:  # fmt: skip
+        assert guard.ask({"listed": variables})
+        assert asked == expected
 
 
 def test_two_models_take_turns() -> None:

@@ -45,6 +45,7 @@ struct ObjectStep {
   size_t from; // the step that found where to look; of no meaning for variables
   py::object key;
   Watched watched;
+  bool may_be_another; // of which the same is watched
 };
 
 // What is compared of a tensor: as torch::dynamo::TensorCheck does.
@@ -119,8 +120,8 @@ class SameObjects {
   SameObjects(py::function look, py::dict globals) : look_(std::move(look)), globals_(std::move(globals)) {}
 
   // The number of the step. `from`: that of the one before it on the way; of no meaning for variables.
-  size_t add(const std::string& by, size_t from, py::object key, const std::string& watched) {
-    steps_.push_back({ways.at(by), from, std::move(key), watches.at(watched)});
+  size_t add(const std::string& by, size_t from, py::object key, const std::string& watched, bool may_be_another) {
+    steps_.push_back({ways.at(by), from, std::move(key), watches.at(watched), may_be_another});
     return steps_.size() - 1;
   }
 
@@ -186,12 +187,16 @@ class SameObjects {
     return nullptr;
   }
 
-  bool are_as_seen(PyObject* variables) const {
+  bool are_as_seen(PyObject* variables) {
     for (const size_t number : compared_) {
       const ObjectStep& step = steps_[number];
-      const Seen& seen = seen_[number];
-      if (step.by < By::item && look_up(step, variables) != seen.object) {
-        return false;
+      Seen& seen = seen_[number];
+      if (step.by < By::item) {
+        PyObject* found = look_up(step, variables);
+        if (!found || (found != seen.object && !step.may_be_another)) {
+          return false;
+        }
+        seen.object = found;
       }
       if ((seen.type && Py_TYPE(seen.object) != seen.type) || (seen.state && state_of(step, seen.object) != seen.state)) {
         return false;

@@ -104,12 +104,17 @@ def _cut(guards: Any, builder: Any, make_guard: MakeGuard) -> None:
 
 @dataclasses.dataclass
 class _Step:
-    """One object on the way: how it is found from the one before, and what is watched of it."""
+    """One object on the way: how it is found from the one before, and what is watched of it.
+
+    Attributes:
+        may_be_another: as arguments are, which a caller puts into a new list each time.
+    """
 
     by: str
     origin: _Step | None
     key: Any
     watched: str
+    may_be_another: bool = False
     is_needed: bool = False
 
     def need(self) -> None:
@@ -151,10 +156,12 @@ class _Tree:
     def answers_for(self, sources: Iterable[str]) -> bool:
         """Whether the one guard looks for each of them: while it finds what it saw, they are one or several as then."""
         steps = [self._step_to(source) for source in sources]
-        for step in steps:
-            if step is not None and all(steps):
-                step.need()
-        return all(steps)
+        if not all(steps):
+            return False
+        for step in filter(None, steps):
+            step.need()
+            step.may_be_another = False
+        return True
 
     def _step_to(self, source: str) -> _Step | None:
         if (step := self._by_source.get(source)) is not None:
@@ -176,12 +183,14 @@ class _Tree:
         for step in self._steps:
             if step.is_needed:
                 origin = 0 if step.origin is None else numbers[id(step.origin)]
-                numbers[id(step)] = guard.add(step.by, origin, step.key, step.watched)
+                numbers[id(step)] = guard.add(step.by, origin, step.key, step.watched, step.may_be_another)
 
     def _visit(self, manager: Any, by: str, origin: _Step | None, key: Any) -> bool:
         """Whether the one guard answers for all that is guarded there."""
         leaves = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}
-        step = self._add(manager.get_source(), _Step(by, origin, key, _watched(manager, leaves, by)))
+        watched = _watched(manager, leaves)
+        may_be_another = watched in ("sequence", "tensor") and not leaves & _OF_IDENTITY
+        step = self._add(manager.get_source(), _Step(by, origin, key, watched, may_be_another))
         kind = manager.get_type_of_guarded_value()
         are_left_out = [self._follow(step, kind, *way) for way in _ways(manager)]
         is_held = leaves <= _HELD_BY[step.watched] and _is_lasting(step, kind)
@@ -221,7 +230,7 @@ class _Tree:
         return False
 
 
-def _watched(manager: Any, leaves: set[str], by: str) -> str:
+def _watched(manager: Any, leaves: set[str]) -> str:
     kind = manager.get_type_of_guarded_value()
     if issubclass(kind, torch.Tensor):
         return "tensor"
