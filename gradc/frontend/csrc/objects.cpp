@@ -33,12 +33,12 @@ enum class By { local, global, attribute, closure, code, element, contents, dict
 enum class Watched { nothing, constant, type, sequence, dictionary, tensor };
 
 const std::unordered_map<std::string, By> ways = {
-    {"local", By::local},   {"global", By::global},     {"attribute", By::attribute}, {"closure", By::closure},
-    {"code", By::code},     {"element", By::element},        {"contents", By::contents},   {"dict", By::dict},
-    {"item", By::item},     {"key at", By::key_at},     {"value at", By::value_at}};
+    {"local", By::local},     {"global", By::global},     {"attribute", By::attribute}, {"closure", By::closure},
+    {"code", By::code},       {"element", By::element},   {"contents", By::contents},   {"dict", By::dict},
+    {"item", By::item},       {"key at", By::key_at},     {"value at", By::value_at}};
 const std::unordered_map<std::string, Watched> watches = {
-    {"nothing", Watched::nothing}, {"constant", Watched::constant},     {"type", Watched::type},
-    {"sequence", Watched::sequence},    {"dictionary", Watched::dictionary}, {"tensor", Watched::tensor}};
+    {"nothing", Watched::nothing},   {"constant", Watched::constant},     {"type", Watched::type},
+    {"sequence", Watched::sequence}, {"dictionary", Watched::dictionary}, {"tensor", Watched::tensor}};
 
 struct ObjectStep {
   By by;
@@ -102,7 +102,9 @@ PyObject* dict_of(PyObject* object) {
   return dict;
 }
 
-bool is_sequence(PyObject* object) { return PyTuple_CheckExact(object) || PyList_CheckExact(object); }
+bool is_sequence(PyObject* object) {
+  return PyTuple_CheckExact(object) || PyList_CheckExact(object);
+}
 
 PyObject* entry_at(PyObject* dict, Py_ssize_t place, bool is_key) {
   PyObject *key = nullptr, *value = nullptr;

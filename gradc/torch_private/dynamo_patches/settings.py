@@ -16,13 +16,15 @@ from torch._dynamo.convert_frame import ConvertFrameAssert
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
-# tensor is looked at there and then; recurrent modules are traced.
+# tensor is looked at there and then; recurrent modules are traced; what was traced is not even held weakly: a tensor with a
+# weak reference cannot be swapped (``torch.utils.swap_tensors``).
 _OUR_SETTINGS: dict[str, Any] = {
     "skip_nnmodule_hook_guards": False,
     "record_runtime_overhead": False,
     "trace_numpy": False,
     "rewrite_assert_with_torch_assert": False,
     "allow_rnn": True,
+    "invalidate_compile_context_weakrefs": True,
 }
 if hasattr(config, "computed_lazy_constant_max_nodes"):  # since 2.14; what is calculated of our floats would be constants
     _OUR_SETTINGS["computed_lazy_constant_max_nodes"] = 0
