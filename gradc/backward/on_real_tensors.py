@@ -46,7 +46,7 @@ def run_on_real_tensors(tape: Tape, call: BackwardCall) -> Grads:
     segment, given = call.segment, dict(zip(call.segment.saved, call.saved, strict=True))
     unpack = lambda index: given.get(index, tape.saved[index].fake)
     with tape.lock, tape.unpacking(unpack), giving_out(tape, segment.nodes, unpack):
-        return run_nodes(tape, segment, call.tangents, call.needed)
+        return run_nodes(tape, segment, call.tangents, call.needed, stealable=call.stealable)
 
 
 def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None], autocast: Autocast) -> Grads:
@@ -197,7 +197,7 @@ class _RealBackwards:
                 return differentiate(self.tape, call, [self.edges[index] for index in segment.saved], self.autocast)
             by_index = dict(zip(segment.saved, call.saved, strict=True))
             with self.tape.lock, self.tape.unpacking(lambda index: by_index.get(index, self.tape.saved[index].fake)):
-                return run_nodes(self.tape, segment, call.tangents, call.needed)
+                return run_nodes(self.tape, segment, call.tangents, call.needed, stealable=call.stealable)
 
 
 def _without_memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,12 +32,14 @@ def run_nodes(
     needed: Sequence[bool],
     create_graph: bool = False,
     recorder: Recorder | None = None,
+    stealable: Sequence[int] = (),
 ) -> Grads:
     """Run the tape nodes of ``segment`` in torch's engine; the gradient that leaves along each needed exit, or None.
 
     Works on whatever tensors the tangents and the unpacked saved tensors are. The tape is left as it was. If there are tangents
     beyond the entries, they are what the targets have got so far, one for each: the first exit to a target then brings the sum.
     ``recorder`` is given where the tensors are fake and it listens: then nodes run by formulas.FORMULAS where these are known.
+    ``stealable``: of real tangents, as in ``BackwardCall``.
     """
     wanted = [exit_ for exit_, is_needed in zip(segment.exits, needed, strict=True) if is_needed]
     targets = list(dict.fromkeys(exit_.source.next_functions[exit_.position] for exit_ in wanted))
@@ -52,6 +54,7 @@ def run_nodes(
             stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
         if recorder is not None and not create_graph:
             stack.enter_context(telling_sums(recorder, segment.nodes))
+        stack.enter_context(_writing_over([(inlets[position], tangents[position]) for position in stealable]))
         stack.enter_context(_reading(segment, found))
         stack.enter_context(_staying_inside(tape, segment, targets, [edge for edge, _ in silent]))
         sums = engine_grad([edge for edge, _ in starts], targets, [tangent for _, tangent in starts], create_graph)
@@ -62,6 +65,25 @@ def run_nodes(
         found.get((exit_.source, exit_.position)) if is_needed else None
         for exit_, is_needed in zip(segment.exits, needed, strict=True)
     ]
+
+
+@contextlib.contextmanager
+def _writing_over(starts: Iterable[tuple[Edge, Any]]) -> Iterator[None]:
+    """While inside, sums lie where these tangents do, as the live engine writes them; here it sees that others hold them."""
+
+    def write(position: int, tangent: torch.Tensor) -> Callable[..., Any]:
+        def hook(grads: Any) -> Any:
+            total = grads[position]
+            if total is None or total.shape != tangent.shape or total.dtype != tangent.dtype:
+                return None
+            return (*grads[:position], tangent.copy_(total), *grads[position + 1 :])
+
+        return hook
+
+    with contextlib.ExitStack() as stack:
+        for (node, position), tangent in starts:
+            stack.callback(node.register_prehook(write(position, tangent)).remove)
+        yield
 
 
 @contextlib.contextmanager

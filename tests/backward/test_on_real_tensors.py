@@ -135,3 +135,19 @@ def test_nodes_behind_a_derivative_that_ask_for_sizes():
 
     report = check(step, lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), allow_fallback=True)
     assert set(report.fallbacks) >= LIVE
+
+
+def test_sums_written_over_a_gradient_from_outside():
+    """A segment runs eagerly, as a zero comes to it that is none yet: a sum keeps the strides of the gradient before it."""
+
+    def step(compile, x):
+        @compile
+        def f(x):
+            y = torch.nn.functional.leaky_relu(x.mT, 0.1)
+            return y - torch.sqrt(y.abs() + 1)
+
+        (first,) = torch.autograd.grad(f(x).square().sum(), x, create_graph=True)
+        return first, *torch.autograd.grad(first.square().sum(), x)
+
+    report = check(step, leaf(3, 1), allow_fallback=True)
+    assert "gradient that is a lazy zero" in report.fallbacks
