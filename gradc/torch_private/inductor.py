@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
+from torch.compiler import config as compiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradc.torch_private.fakes import FakeTensorMode, fake_mode_for, new_shape_env
@@ -33,17 +34,21 @@ def compile_fx_inner(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
     """Inductor's graph compiler, without autograd: returns a function of a list of inputs, which it empties.
 
     Inductor keeps what it makes on disk, for the next process. It does so only within a tracing context whose fake mode knows
-    of symbolic sizes, since it also keeps what is assumed of these; ``fakes`` have none.
+    of symbolic sizes, since it also keeps what is assumed of these; ``fakes`` have none. Its code steps through memory by the
+    vector registers of the machine that it was written for, or of ``ATEN_CPU_CAPABILITY``. Found again where they are wider, as
+    in a folder that several machines share, it would be compiled for these, and write behind the ends of tensors.
 
     Raises:
         PermissionError: if Inductor's folder is one that another user could have filled.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner as inductor
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     _prepare(graph)
+    tag = f"{compiler.cache_key_tag}, written for {pick_vec_isa()}"
     context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=new_shape_env()))
-    with tracing(context), config.patch(fallback_random=True):
+    with tracing(context), config.patch(fallback_random=True), compiler.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
         return inductor(graph, fakes)
 
 

@@ -1,6 +1,9 @@
 """Backend "inductor": eager's gradients up to the last bits; Nones, strides, mutation, aliasing and draws exactly."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -141,3 +144,17 @@ def test_autocast_around_backward_is_obeyed(ambient):
     torch.testing.assert_close(
         gradient(gradc.compile(function, backend="inductor")), gradient(function), rtol=1e-2 if ambient else 1e-5, atol=1e-5
     )
+
+
+def test_code_that_was_written_for_other_registers_is_not_found_again(tmp_path):
+    """As in a folder that machines share: compiled for wider registers, it would add up numbers that nobody wrote."""
+    program = """
+import torch, gradc
+torch.manual_seed(0)
+x = torch.randn(20, requires_grad=True)
+ours = gradc.compile(lambda x: x.cos().sum(), backend="inductor")(x)
+torch.testing.assert_close(ours, x.cos().sum())
+"""
+    for capability in ("avx2", "avx512"):
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "ATEN_CPU_CAPABILITY": capability}
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
