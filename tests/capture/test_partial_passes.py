@@ -181,3 +181,19 @@ def test_a_hook_on_what_is_asked_for_gets_the_tensor_that_is_returned() -> None:
         return step
 
     check(make)
+
+
+def test_a_node_behind_a_boundary_gets_the_tensor_that_is_returned() -> None:
+    """``prod`` looks at data, so its node runs live; that of ``squeeze`` sends on what it is given, and a hook keeps it."""
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            w, seen = leaf(2, 2, seed=i), list[Any]()
+            x = w.squeeze()
+            x.register_hook(seen.append)
+            (grad,) = torch.autograd.grad(x.prod(0).square().sum(), w)
+            return [grad, torch.tensor(grad is seen[0])]
+
+        return step
+
+    check(make)

@@ -202,22 +202,12 @@ variable_list EngineRun::call(uint32_t node, variable_list inputs) {
 
 // Runs a node outside the recording.
 variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
-  const variable_list held = inputs;
+  const variable_list held = std::move(inputs);
   const auto are_stealable = holders_.stealable_among(held);
-  const auto before = Holders::count(held);
   variable_list outputs;
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
-    auto& live = walk_.nodes[node];
-    if (live.is_needed && live.accumulate && inputs.at(0).defined() && holders_.is_held_once(inputs[0])) {
-      inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
-    }
-    if (live.is_needed) {
-      outputs = run_and_release(node, std::move(inputs), are_stealable);
-      holders_.note_taken(held, before, outputs);
-    } else {
-      outputs = call_hooks_of_result(node, held);
-    }
+    outputs = call_on_returned(node, held, are_stealable);
     outputs = holders_.note_returned(held, std::move(outputs), walk_.request.is_partial);
   }
   observer_->boundary(node, {held, outputs, are_stealable, holders_.stealable_among_returned(outputs)});
@@ -225,17 +215,25 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
   return outputs;
 }
 
-// Hooks on what is asked for see, and may keep, the very tensors that the pass returns.
-variable_list EngineRun::call_hooks_of_result(uint32_t node, const variable_list& held) {
-  const variable_list results = holders_.as_returned(held);
-  variable_list inputs = results;
-  const auto before = Holders::count(results);
-  auto outputs = call_hooks_alone(*walk_.nodes[node].node, std::move(inputs));
-  holders_.note_taken(results, before, outputs);
-  holders_.note_kept(held, results);
+// Nodes and hooks see, and may keep, the very tensors that the pass returns.
+variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& held, std::vector<bool> are_stealable) {
+  const auto& live = walk_.nodes[node];
+  const variable_list given = holders_.as_returned(held);
+  variable_list inputs = given;
+  const auto before = Holders::count(given);
+  if (live.is_needed && live.accumulate && inputs.at(0).defined() && holders_.is_held_once(held[0])) {
+    inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
+  }
+  auto outputs = live.is_needed ? run_and_release(node, std::move(inputs), std::move(are_stealable))
+                                : call_hooks_alone(*live.node, std::move(inputs));
+  holders_.note_taken(given, before, outputs);
+  holders_.note_kept(held, given);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].is_same(results[i])) {
-      outputs[i] = held[i];
+    const auto is_it = [&](const at::Tensor& tensor) { return tensor.defined() && tensor.is_same(outputs[i]); };
+    const bool is_in_place = i < given.size() && is_it(given[i]);
+    const auto place = is_in_place ? given.begin() + i : std::find_if(given.begin(), given.end(), is_it);
+    if (place != given.end()) {
+      outputs[i] = held[place - given.begin()];
     }
   }
   return outputs;
