@@ -228,7 +228,7 @@ variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& he
                                 : call_hooks_alone(*live.node, std::move(inputs));
   holders_.note_taken(given, before, outputs);
   holders_.note_kept(held, given);
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  for (size_t i = 0; i < outputs.size(); ++i) { // handed on, each keeps its handle: of several, the one in its place
     const auto is_it = [&](const at::Tensor& tensor) { return tensor.defined() && tensor.is_same(outputs[i]); };
     const bool is_in_place = i < given.size() && is_it(given[i]);
     const auto place = is_in_place ? given.begin() + i : std::find_if(given.begin(), given.end(), is_it);
