@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import gradc
 from gradc import native
 from tests.oracle import check, leaf
 
@@ -180,5 +179,4 @@ def test_as_eager(name: str) -> None:
         return [*seen, *log]
 
     check(run, leaf(5, 16), allow_fallback=True)
-    run(gradc.compile, torch.randn(5, 16, requires_grad=True))
-    assert num_joined > 0
+    assert num_joined > 0  # in the compiled run, which comes behind eager's

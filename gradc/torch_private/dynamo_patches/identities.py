@@ -41,8 +41,8 @@ def held_back(builder: Any) -> list[Identity]:
 def ask(builder: Any, identities: Iterable[Identity]) -> None:
     """Have Dynamo ask them, behind what is guarded at the root of ``builder``'s guards now."""
     if identities := list(identities):
-        original = GuardBuilder.add_python_lambda_leaf_guard_to_root.__wrapped__  # type: ignore[attr-defined]
-        original(builder, [each.code for each in identities], [each.verbose for each in identities])
+        codes, verbose = [each.code for each in identities], [each.verbose for each in identities]
+        builder.add_python_lambda_leaf_guard_to_root(codes, verbose, is_epilogue=True)  # said, it is not held back again
 
 
 def _make_add(original: Method) -> Method:
