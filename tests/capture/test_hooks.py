@@ -228,3 +228,29 @@ def test_inner_accumulation_by_a_checkpoint_is_seen() -> None:
         return step
 
     check(make, captures=None)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_hooks_along_a_gradient_are_given_one_tensor_object(whole: bool) -> None:
+    """A node's hooks see what they hand on, and the next node's are given that: at a capture, too."""
+
+    def make() -> Step:
+        def step(i: int) -> Any:
+            w, seen = leaf(2, 2, seed=i), list[Any]()
+            x = w.squeeze()
+            y = x.exp()
+            w.register_hook(seen.append)
+            x.register_hook(seen.append)
+            x.grad_fn.register_prehook(lambda given: seen.append(given[0]))
+            x.grad_fn.register_hook(lambda made, given: seen.extend([made[0], given[0]]))
+            y.grad_fn.register_hook(lambda made, given: seen.append(made[0]))
+            loss = y.square().sum()
+            if whole:
+                loss.backward()
+            else:
+                seen.extend(torch.autograd.grad(loss, w))
+            return [*seen, torch.tensor([[one is another for one in seen] for another in seen]), *grads(w)]
+
+        return step
+
+    check(make)

@@ -134,7 +134,7 @@ struct TestedHolders {
     auto outputs = to_tensors(node(to_python(given)));
     given.clear();
     holders.note_taken(inputs, before, outputs);
-    return to_python(holders.note_returned(inputs, std::move(outputs), true));
+    return to_python(holders.note_returned(inputs, std::move(outputs)));
   }
 };
 

@@ -208,14 +208,14 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
     outputs = call_on_returned(node, held, are_stealable);
-    outputs = holders_.note_returned(held, std::move(outputs), walk_.request.is_partial);
+    outputs = holders_.note_returned(held, std::move(outputs));
   }
   observer_->boundary(node, {held, outputs, are_stealable, holders_.stealable_among_returned(outputs)});
   observer_->snapshot(snapshot());
   return outputs;
 }
 
-// Nodes and hooks see, and may keep, the very tensors that the pass returns.
+// Nodes and hooks see, and may keep, the very tensors that a boundary returned, as what is asked for is given out.
 variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& held, std::vector<bool> are_stealable) {
   const auto& live = walk_.nodes[node];
   const variable_list given = holders_.as_returned(held);

@@ -125,7 +125,7 @@ void Holders::note_kept(const variable_list& inputs, const variable_list& result
   }
 }
 
-variable_list Holders::note_returned(const variable_list& inputs, variable_list outputs, bool are_results) {
+variable_list Holders::note_returned(const variable_list& inputs, variable_list outputs) {
   struct Returned {
     bool is_held_once, is_stealable;
     size_t first;
@@ -148,10 +148,8 @@ variable_list Holders::note_returned(const variable_list& inputs, variable_list 
     auto& value = add(handle);
     value.first = handle_of(returned[i].first < i ? outputs[returned[i].first] : handle);
     value.is_stealable = returned[i].is_stealable;
-    if (are_results) {
-      const auto* known = find(output); // one boundary's output may be the next one's
-      value.returned = known && known->returned.defined() ? known->returned : output;
-    }
+    const auto* known = find(output); // one boundary's output may be the next one's
+    value.returned = known && known->returned.defined() ? known->returned : output;
     auto& first = values_.at(value.first);
     first.is_kept = first.is_kept || !returned[i].is_held_once;
     output = handle;
