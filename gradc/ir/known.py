@@ -46,6 +46,9 @@ class KnownTensors:
         """The tensor that ``slot`` first stood for."""
         return self._first[slot]
 
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor for _, tensor in self._by_id.values())
+
     def slot_of_alias(self, tensor: torch.Tensor) -> int | None:
         """The slot of the first tensor with the memory and layout of ``tensor``."""
         for slot, known in self._not_indexed:

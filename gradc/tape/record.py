@@ -20,6 +20,7 @@ import sympy
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from gradc import native
 from gradc.ambient import autocast_set_to, autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases
@@ -290,22 +291,33 @@ def _letting_go_of_written_views(tape: Tape) -> Tape:
 
     The saved result knows the view's new node weakly. Once that is gone, the result is an output of the op's own node, which
     lies in the CopySlices: under create_graph its gradient goes there, past the CopySlices. The tape holds the view, and so
-    its node.
+    its node; and it holds what was made of the view and is used for nothing, with nodes that lead to that one.
     """
     nodes = _nodes(tape, tape.outputs)
     all_saved = list(tape.saved)
     for node in [node for node in nodes if node in HIDES_NODE]:
         op = tape.op_of(node)
-        own = saved_by(tape, node).indices
-        for index in own:
+        for index in saved_by(tape, node).indices:
             saved = all_saved[index]
             if saved.edge is None or sequence_nr(saved.edge[0]) < sequence_nr(op) or saved.edge[0] in nodes:
                 continue  # no result, or another node leads to the view's
-            holders = (*tape.outputs, *(other.fake for number, other in enumerate(all_saved) if number not in own))
-            if not any(saved.fake is tensor for tensor in holders):
+            if not any(saved.fake is output for output in tape.outputs):
+                _let_go_of_what_leads_to(saved, tape, all_saved)
                 all_saved[index] = dataclasses.replace(saved, edge=(op, 0))
                 forget_view_node(saved.fake)
     return dataclasses.replace(tape, saved=tuple(all_saved))
+
+
+def _let_go_of_what_leads_to(view: Saved, tape: Tape, all_saved: list[Saved]) -> None:
+    """Take their history from all tensors whose nodes lead to the view's, but the view itself."""
+    assert view.edge is not None, "a result of an op with a node"
+    for number, other in enumerate(all_saved):
+        if other.edge is not None and view.edge[0] in _nodes(tape, (), [other.edge]):
+            all_saved[number] = dataclasses.replace(other, edge=None)
+    for tensor in tape.known.tensors():
+        has_node = tensor is not view.fake and tensor.requires_grad and not is_outdated(tensor)
+        if has_node and view.edge[0] in _nodes(tape, [tensor]):
+            native.extension.forget_history(tensor)
 
 
 def _nodes(tape: Tape, tensors: Iterable[Any], edges: Iterable[Edge | None] = ()) -> dict[Node, None]:

@@ -47,7 +47,45 @@ def returned(t: Tensor) -> tuple[Tensor, Tensor]:
     return t.cos(), u
 
 
-FUNCTIONS = (base_is_read, other_view_is_read, view_is_read, view_of_the_view_is_read, view_is_saved, returned)
+def view_is_read_for_nothing(t: Tensor) -> Tensor:
+    u = t[1:3]
+    u.sigmoid_()
+    u.sum()
+    return t.sin()
+
+
+def view_is_saved_for_nothing(t: Tensor) -> Tensor:
+    u = t[1:3]
+    u.tanh_()
+    u * t[:2]
+    return t.sin()
+
+
+def view_of_the_view_is_saved_for_nothing(t: Tensor) -> Tensor:
+    u = t[None][0]
+    u.tanh_()
+    torch.nn.functional.linear(t, u).exp()
+    return t.sin()
+
+
+def value_of_the_view_is_returned(t: Tensor) -> tuple[Tensor, Tensor]:
+    u = t[1:3]
+    u.exp_()
+    return t.sin(), u.mT.exp().detach()
+
+
+FUNCTIONS = (
+    base_is_read,
+    other_view_is_read,
+    view_is_read,
+    view_of_the_view_is_read,
+    view_is_saved,
+    returned,
+    view_is_read_for_nothing,
+    view_is_saved_for_nothing,
+    view_of_the_view_is_saved_for_nothing,
+    value_of_the_view_is_returned,
+)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -28,25 +28,25 @@ void Choice::offer(std::shared_ptr<const Candidate> candidate, Judge judge) {
   state_.store(State::trying, std::memory_order_release);
 }
 
-std::vector<c10::IValue> Choice::run(const Plan& plan, Inputs inputs) {
+std::vector<c10::IValue> Choice::run(const Plan& plan, Inputs inputs, Inputs* left) {
   switch (state_.load(std::memory_order_acquire)) {
     case State::counting:
       count(inputs);
       break;
     case State::trying:
       if (is_usable(inputs)) {
-        return try_once(plan, std::move(inputs));
+        return try_once(plan, std::move(inputs), left);
       }
       break;
     case State::by_candidate:
       if (is_usable(inputs)) {
-        return run_code(plan, std::move(inputs));
+        return run_code(plan, std::move(inputs), left);
       }
       break;
     case State::by_steps:
       break;
   }
-  return run_steps(plan, std::move(inputs));
+  return run_steps(plan, std::move(inputs), left);
 }
 
 void Choice::count(const Inputs& inputs) {
@@ -65,16 +65,16 @@ bool Choice::is_usable(const Inputs& inputs) const {
 }
 
 // In the order steps, code, code, steps, ...: a machine that grows slower or faster does so to both.
-std::vector<c10::IValue> Choice::try_once(const Plan& plan, Inputs inputs) {
+std::vector<c10::IValue> Choice::try_once(const Plan& plan, Inputs inputs, Inputs* left) {
   const uint64_t turn = turn_.fetch_add(1) % 4;
   const Arm arm = turn == 0 || turn == 3 ? steps : code;
   const double start = thread_seconds();
-  auto outputs = arm == steps ? run_steps(plan, std::move(inputs)) : run_code(plan, std::move(inputs));
+  auto outputs = arm == steps ? run_steps(plan, std::move(inputs), left) : run_code(plan, std::move(inputs), left);
   note(arm, thread_seconds() - start);
   return outputs;
 }
 
-std::vector<c10::IValue> Choice::run_code(const Plan& plan, Inputs inputs) {
+std::vector<c10::IValue> Choice::run_code(const Plan& plan, Inputs inputs, Inputs* left) {
   const Inputs kept = candidate_->may_be_repeated() ? inputs : Inputs();
   try {
     const BelowAutograd below;
@@ -86,7 +86,7 @@ std::vector<c10::IValue> Choice::run_code(const Plan& plan, Inputs inputs) {
       throw;
     }
   }
-  return run_steps(plan, kept); // which raises what eager raises
+  return run_steps(plan, kept, left); // which raises what eager raises
 }
 
 void Choice::note(Arm arm, double seconds) {

@@ -34,7 +34,7 @@ class Choice : public std::enable_shared_from_this<Choice> {
   Choice(int64_t num_calls, size_t num_tried, Ask ask) : num_calls_(num_calls), num_tried_(num_tried), ask_(std::move(ask)) {}
 
   void offer(std::shared_ptr<const Candidate> candidate, Judge judge);
-  std::vector<c10::IValue> run(const Plan& plan, Inputs inputs);
+  std::vector<c10::IValue> run(const Plan& plan, Inputs inputs, Inputs* left);
 
  private:
   enum class State : uint8_t { counting, by_steps, trying, by_candidate };
@@ -42,8 +42,8 @@ class Choice : public std::enable_shared_from_this<Choice> {
 
   void count(const Inputs& inputs);
   bool is_usable(const Inputs& inputs) const;
-  std::vector<c10::IValue> try_once(const Plan& plan, Inputs inputs);
-  std::vector<c10::IValue> run_code(const Plan& plan, Inputs inputs);
+  std::vector<c10::IValue> try_once(const Plan& plan, Inputs inputs, Inputs* left);
+  std::vector<c10::IValue> run_code(const Plan& plan, Inputs inputs, Inputs* left);
   void note(Arm arm, double seconds);
   void fail(const std::string& what);
 

@@ -263,10 +263,11 @@ struct Frame {
 void fill(Frame& frame, std::vector<c10::IValue> inputs);
 
 // Runs `plan`, below autograd unless it is dispatched. Takes the inputs (tensors, ints, None) over, so that they die where
-// nothing reads them any more. Returns one value for each output. Throws what an op throws.
-std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs);
+// nothing reads them any more. Returns one value for each output. Throws what an op throws; `left` then gets the inputs, without
+// those that have been read for the last time.
+std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left = nullptr);
 
 // The same by the plan's steps, whatever its choice is.
-std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs);
+std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left = nullptr);
 
 } // namespace gradc

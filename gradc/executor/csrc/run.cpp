@@ -265,14 +265,14 @@ void call_as_eager(const Step& step, Frame& frame) {
   call_generic(step, frame, step.kernel != nullptr);
 }
 
-std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs) {
-  return plan.choice ? plan.choice->run(plan, std::move(inputs)) : run_steps(plan, std::move(inputs));
+std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left) {
+  return plan.choice ? plan.choice->run(plan, std::move(inputs), left) : run_steps(plan, std::move(inputs), left);
 }
 
-std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs) {
+std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left) {
   Frame frame(plan);
   fill(frame, std::move(inputs));
-  {
+  try {
     std::optional<BelowAutograd> below;
     if (!plan.is_dispatched) {
       below.emplace();
@@ -280,6 +280,14 @@ std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> in
     const at::AutoGradMode grad_mode(true);
     const NoAutocast autocast = no_autocast();
     run_all(plan, frame);
+  } catch (const std::exception&) {
+    if (left) {
+      left->clear();
+      for (const Index slot : plan.inputs) {
+        left->push_back(std::move(frame.slots[slot]));
+      }
+    }
+    throw;
   }
   std::vector<c10::IValue> outputs;
   outputs.reserve(plan.outputs.size());

@@ -34,18 +34,17 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
       owner->show_entries(owner->layout().entries.size());
     }
   }
-  if (!torch::autograd::get_current_graph_task_keep_graph()) {
-    release_all();
-  }
   const auto owned = written_over(tangents);
   variable_list all = tangents;
   if (at::GradMode::is_enabled()) {
     take_sums(all, needed);
   }
-  if (auto grads = differentiate(saved, all, needed)) {
-    return *std::move(grads);
+  auto found = differentiate(saved, all, needed);
+  auto grads = found ? *std::move(found) : region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    release_all();
   }
-  return region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned);
+  return grads;
 }
 
 // Appends to the tangents what each target has got so far, taken out of the engine's buffers. Under create_graph the engine

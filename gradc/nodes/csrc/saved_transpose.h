@@ -25,6 +25,13 @@ class SavedTranspose {
   }
   // The tensor, without history. Throws torch's error if the matrix was written into since.
   at::Tensor unpack() const;
+  // Without the matrix's memory, until it gets it back.
+  void let_go() {
+    storage_ = c10::Storage();
+  }
+  void take_back(const at::Tensor& unpacked) {
+    storage_ = unpacked.storage();
+  }
   // Gives the tensor the matrix's version.
   void share_version(const at::Tensor& tensor) const;
 

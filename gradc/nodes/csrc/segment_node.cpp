@@ -70,7 +70,7 @@ void SegmentNode::free(size_t position) {
     saved_.own[position] = at::Tensor();
   }
   if (is_transpose(position)) {
-    saved_.transposes[position] = SavedTranspose();
+    saved_.transposes[position].let_go();
   }
 }
 
@@ -80,6 +80,29 @@ void SegmentNode::release(const std::vector<int64_t>& read, bool frees_hidden) {
     is_released_[position] = true;
   }
   is_hidden_released_ = is_hidden_released_ || frees_hidden;
+}
+
+// A run has failed: of what it was given, and has not read for the last time, the nodes have not run. In eager these keep it, and
+// a pass along another way may read it.
+void SegmentNode::put_back(
+    const CompiledBackward& backward, const std::vector<bool>& are_own, const std::vector<c10::IValue>& left) {
+  if (left.empty() || at::SavedTensorDefaultHooks::get_hooks().has_value()) {
+    return;
+  }
+  auto value = left.end() - static_cast<std::ptrdiff_t>(symbols_.size() + backward.saved.size());
+  for (const auto position : backward.saved) {
+    const auto& source = layout().saved[position];
+    if (const auto& given = *value++; !given.isTensor()) {
+      continue;
+    } else if (!are_own.empty() && are_own[position]) {
+      saved_.own[position] = given.toTensor();
+    } else if (source.is_transposed && !saved_.transposes.empty() && !is_kept(position)) {
+      saved_.transposes[position].take_back(given.toTensor());
+    } else {
+      saved_.variables[position] = SavedVariable(given.toTensor(), !source.is_primal && source.owner == static_cast<int64_t>(number_));
+    }
+    is_released_[position] = false;
+  }
 }
 
 bool SegmentNode::is_kept(size_t position) const {
@@ -276,10 +299,19 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   for (const auto symbol : symbols_) {
     inputs.emplace_back(symbol);
   }
-  if (!keeps_graph) {
-    release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
+  if (keeps_graph) {
+    return gradients_of(run(*backward.plan, std::move(inputs)), backward);
   }
-  return gradients_of(run(*backward.plan, std::move(inputs)), backward);
+  std::vector<bool> are_own(saved_.own.size());
+  std::transform(saved_.own.begin(), saved_.own.end(), are_own.begin(), [](const at::Tensor& own) { return own.defined(); });
+  release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
+  std::vector<c10::IValue> left;
+  try {
+    return gradients_of(run(*backward.plan, std::move(inputs), &left), backward);
+  } catch (const std::exception&) {
+    put_back(backward, are_own, left);
+    throw;
+  }
 }
 
 // Of what hooks packed, each is unpacked where the node that saved it runs, as in eager: they may keep less memory than the tensors.

@@ -98,6 +98,7 @@ struct SegmentNode : torch::autograd::Node {
   void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
   void free(size_t position);
   void release(const std::vector<int64_t>& read, bool frees_hidden);
+  void put_back(const CompiledBackward& backward, const std::vector<bool>& are_own, const std::vector<c10::IValue>& left);
   void release_all();
 
   std::shared_ptr<const RegionLayout> region_;

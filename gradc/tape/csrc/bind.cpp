@@ -21,6 +21,7 @@ pybind11::tuple gradient_edge(const at::Tensor& tensor) {
 
 void bind_tape(pybind11::module_& module) {
   module.def("as_view_of", torch::wrap_pybind_function(as_view_of), "(base, tensor) -> a view; see view_meta.h");
+  module.def("forget_history", torch::wrap_pybind_function(forget_history), "(tensor) -> None; see view_meta.h");
   module.def("forget_view_function", torch::wrap_pybind_function(forget_view_function), "(view) -> None; see view_meta.h");
   module.def("gradient_edge", torch::wrap_pybind_function(gradient_edge), "(tensor) -> (node, number of the node's input)");
   module.def("is_view_outdated", torch::wrap_pybind_function(is_view_outdated), "(view) -> bool; see view_meta.h");

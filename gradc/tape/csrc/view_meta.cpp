@@ -34,6 +34,10 @@ void outdate_view(const at::Tensor& view) {
   }
 }
 
+void forget_history(const at::Tensor& tensor) {
+  torch::autograd::impl::set_gradient_edge(tensor, {});
+}
+
 at::Tensor as_view_of(const at::Tensor& base, const at::Tensor& tensor) {
   namespace impl = torch::autograd::impl;
   impl::set_version_counter(base, impl::version_counter(tensor));

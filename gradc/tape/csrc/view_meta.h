@@ -14,6 +14,9 @@ bool is_view_outdated(const at::Tensor& view);
 // Makes it so, without a write.
 void outdate_view(const at::Tensor& view);
 
+// The tensor's node is no longer its own; also a view's, which detach_() refuses.
+void forget_history(const at::Tensor& tensor);
+
 // `tensor`, which lies in the memory of `base`, as a view of it: written into, it changes the history of `base`. Its own history
 // is that of `tensor`. The three count their versions as one.
 at::Tensor as_view_of(const at::Tensor& base, const at::Tensor& tensor);
