@@ -18,6 +18,7 @@ from gradc.torch_private.dynamo_patches.changing_floats import take_changing_flo
 from gradc.torch_private.dynamo_patches.changing_integers import calculate_with_integers_in_python, take_changing_integers
 from gradc.torch_private.dynamo_patches.choices import let_python_choose
 from gradc.torch_private.dynamo_patches.class_attributes import guard_class_attributes
+from gradc.torch_private.dynamo_patches.cleared_last import clear_behind_graphs
 from gradc.torch_private.dynamo_patches.compiled_modules import look_through_compiled_modules
 from gradc.torch_private.dynamo_patches.compiling_flags import answer_as_in_eager
 from gradc.torch_private.dynamo_patches.constructors import make_objects_as_python_does
@@ -103,6 +104,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",
     "call_natively",
+    "clear_behind_graphs",
     "clear_gradients_natively",
     "compile_under_our_settings",
     "compile_within_budgets",

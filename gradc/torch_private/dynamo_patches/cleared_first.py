@@ -1,7 +1,10 @@
 """``optimizer.zero_grad()`` at the beginning of a step, in the frame of what is compiled behind it: called before the graph.
 
-    is_cleared_first: (tx, zero_grad, quick_method, arguments, keywords) -> True if the call will be made there
-    note_read:        tx -> None, where a gradient is read while tracing; ends the graph behind such a call
+    is_cleared_first:  (tx, zero_grad, quick_method, arguments, keywords) -> True if the call will be made there
+    call_of_zero_grad: the same, and the variable that holds the optimizer, if one does -> bytecode that makes the call; None
+                       where it is not as usual
+    note_read:         tx -> None, where a gradient is read while tracing; ends the graph behind such a call
+    is_read:           tx -> whether one has been
 
 Nothing has been calculated or changed before. Guards are asked before the call is made, so none may be about a gradient: those
 that ``set_to_none=False`` would write into are left to the graph break.
@@ -29,19 +32,34 @@ def is_cleared_first(
     tx: Any, zero_grad: Any, quick_method: QuickMethod, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> bool:
     """See the module's docstring."""
-    optimizer, *flags = [*zero_grad.self_args(), *arguments, *keywords.values()] or [None]
-    is_usual = getattr(optimizer, "source", None) is not None and all(map(is_true, flags))
-    if not is_usual or _has_begun(tx) or _state(tx) == _READ:
+    call = None if _has_begun(tx) or is_read(tx) else call_of_zero_grad(tx, zero_grad, quick_method, arguments, keywords)
+    if call is None:
         return False
+    tx.output.pregraph_bytecode.extend(call)
+    setattr(tx.output, _STATE, _CLEARED)
+    return True
+
+
+def call_of_zero_grad(
+    tx: Any,
+    zero_grad: Any,
+    quick_method: QuickMethod,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    variable: str | None = None,
+) -> list[Any] | None:
+    """See the module's docstring."""
+    optimizer, *flags = [*zero_grad.self_args(), *arguments, *keywords.values()] or [None]
+    if getattr(optimizer, "source", None) is None or not all(map(is_true, flags)):
+        return None
     quick = None if flags else quick_method("zero_grad", zero_grad.fn, zero_grad.fn, tx.output.compiler_fn)
     code, name = PyCodegen(tx.output.root_tx), tx.output.install_global_by_id("__gradc_zero_grad", quick or zero_grad.fn)
     code.add_push_null(lambda: code.append_output(code.create_load_global(name, add=True)))
-    code.foreach([optimizer, *flags])
+    code(optimizer) if variable is None else code.append_output(code.create_load(variable))
+    code.foreach(flags)
     code.extend_output(code.create_call_function_kw(1 + len(flags), tuple(keywords), push_null=False))
     code.pop_top()
-    tx.output.pregraph_bytecode.extend(code.get_instructions())
-    setattr(tx.output, _STATE, _CLEARED)
-    return True
+    return code.get_instructions()
 
 
 def _has_begun(tx: Any) -> bool:
@@ -63,6 +81,10 @@ def note_read(tx: Any) -> None:
     if _state(tx) == _CLEARED:
         end_graph("grad behind zero_grad", "It is read there and then.")
     setattr(tx.output, _STATE, _READ)
+
+
+def is_read(tx: Any) -> bool:
+    return _state(tx) == _READ
 
 
 def _state(tx: Any) -> str | None:

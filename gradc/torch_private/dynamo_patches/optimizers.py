@@ -15,6 +15,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 
 from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.cleared_first import is_cleared_first
+from gradc.torch_private.dynamo_patches.cleared_last import is_cleared_last
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
@@ -34,7 +35,8 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None], qu
         @functools.wraps(original)
         def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             if is_zero_grad(self.fn) and is_ours(tx.output.compiler_fn):
-                if is_cleared_first(tx, self, quick_method, *args, **kwargs):
+                how = tx, self, quick_method, *args
+                if is_cleared_first(*how, **kwargs) or is_cleared_last(*how, **kwargs):
                     return ConstantVariable.create(None)
                 _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
@@ -77,7 +79,8 @@ def _end_at_zero_grad(tx: Any) -> NoReturn:
     """Traced, it would let gradients live until the graph has run, and be captured anew for each set of gradients there are."""
     is_first = all(node.op in ("placeholder", "get_attr") for node in tx.output.graph.nodes)
     why = "Gradients are cleared there and then, which no graph does; model.zero_grad() is traced."
-    hints = [] if is_first else ["Call it at the beginning of the step, or behind the optimizer's step."]
+    places = "at the beginning of the step, right before loss.backward(), or behind the optimizer's step"
+    hints = [] if is_first else [f"Call it {places}."]
     end_graph(_ZERO_GRAD_FIRST if is_first else "zero_grad of an optimizer", why, hints=hints)
 
 
