@@ -22,7 +22,7 @@ from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.saves import Saves, saved_by
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private.autograd import sequence_nr
+from gradc.torch_private.autograd import is_view, sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,8 @@ def cut(
     eager.
 
     Raises:
-        UnsupportedError: if the tape leads to a leaf that is no primal.
+        UnsupportedError: if the tape leads to a leaf that is no primal; if a node saved what an op in place has made of a view,
+            whose own node belongs to a later segment: eager knows that one weakly, and goes by whether anybody has it still.
     """
     observables = tuple(dict.fromkeys(observables))
     primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals) if primal.edge is not None}
@@ -150,10 +151,13 @@ class _Joined:
                 self.enter(edge)
         exits = [tuple(self.exits_of(number)) for number in reversed(range(len(self.runs)))][::-1]
         num_tangents = [len(found) for found in self.entries]
-        for index in (index for run in self.runs for index in self.saved_by(run)):
-            value = self.tape.saved[index].edge
-            if value is not None and value[0] in self.number_of and value not in self.primal_of:
-                self.enter(value)
+        for number, run in enumerate(self.runs):
+            for saved in (self.tape.saved[index] for index in self.saved_by(run)):
+                value = saved.edge
+                if value is not None and value[0] in self.number_of and value not in self.primal_of:
+                    if self.number_of[value[0]] > number and is_view(saved.fake):
+                        raise UnsupportedError("written view that leads to another output", where=self.tape.line_of(value[0]))
+                    self.enter(value)
         return tuple(
             Segment(
                 number,
