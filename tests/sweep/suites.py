@@ -2,8 +2,8 @@
 
     SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
 
-Suites: ops (op_db), modules (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db),
-hops (hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
+Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned), modules (module_db,
+train and eval), functions (autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
 """
 
 from __future__ import annotations
@@ -102,6 +102,36 @@ def _op_db(choice: Choice) -> Iterator[Subject]:
     return _ops(methods.op_db)(choice)
 
 
+def _ops_on_views(choice: Choice) -> Iterator[Subject]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for op in op_db:
+        if op.inplace_variant is not None:
+            name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+            skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
+            yield Subject(name, lambda op=op: _view_samples(op, choice), skip)
+
+
+def _view_samples(op: Any, choice: Choice) -> list[Sample]:
+    can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
+    if choice.order > 1:
+        can_grad = can_grad and op.supports_gradgrad
+    made = itertools.islice(op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad), choice.num_samples)
+    return [_view_sample(op.inplace_variant, sample) for sample in made if isinstance(sample.input, torch.Tensor)]
+
+
+def _view_sample(function: Callable[..., Any], sample: Any) -> Sample:
+    def call(rows: torch.Tensor, args: Any, kwargs: Any) -> Any:
+        whole = rows * 1
+        row = whole[1]
+        function(row, *args, **kwargs)
+        row * row  # used for nothing: the row's node dies with it
+        return whole * whole
+
+    rows = torch.stack([sample.input.detach()] * 3).requires_grad_(sample.input.requires_grad)
+    return Sample(call, (rows, sample.args, sample.kwargs))
+
+
 def _autograd_function_db(choice: Choice) -> Iterator[Subject]:
     from torch.testing._internal.autograd_function_db import autograd_function_db
 
@@ -150,6 +180,7 @@ def _module_sample(info: Any, sample: Any, choice: Choice, training: bool) -> Sa
 
 SUITES: dict[str, Callable[[Choice], Iterator[Subject]]] = {
     "ops": _op_db,
+    "views": _ops_on_views,
     "modules": _module_db,
     "functions": _autograd_function_db,
     "custom": _custom_op_db,

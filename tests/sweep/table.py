@@ -29,6 +29,7 @@ SHOWN = (
     ("ops", "bfloat16", 2),
     ("ops", "complex64", 1),
     ("ops", "complex64", 2),
+    ("views", "float64", 2),
     ("modules", "float32", 1),
     ("functions", "float32", 1),
     ("custom", "float32", 1),
