@@ -70,25 +70,29 @@ def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
     return (copy.deepcopy(detached) if is_plain else detached.clone()).requires_grad_(tensor.requires_grad)
 
 
-def _ops(database: list[Any]) -> Callable[[Choice], Iterator[Subject]]:
+def _ops(database: list[Any], sample_of: Callable[[Any, Any], Sample] | None = None) -> Callable[[Choice], Iterator[Subject]]:
+    """``sample_of``: (op, its author's sample) -> what is called; the op itself, if not said."""
+
     def subjects(choice: Choice) -> Iterator[Subject]:
         for op in database:
             name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
             skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
-            yield Subject(name, lambda op=op: _op_samples(op, choice), skip)
+            yield Subject(name, lambda op=op: _op_samples(op, choice, sample_of or _op_sample), skip)
 
     return subjects
 
 
-def _op_samples(op: Any, choice: Choice) -> list[Sample]:
+def _op_samples(op: Any, choice: Choice, sample_of: Callable[[Any, Any], Sample]) -> list[Sample]:
     can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
     if choice.order > 1:
         can_grad = can_grad and op.supports_gradgrad
     made = op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad)
-    return [_op_sample(op.op, sample) for sample in itertools.islice(made, choice.num_samples)]
+    return [sample_of(op, sample) for sample in itertools.islice(made, choice.num_samples)]
 
 
-def _op_sample(function: Callable[..., Any], sample: Any) -> Sample:
+def _op_sample(op: Any, sample: Any) -> Sample:
+    function = op.op
+
     def call(input: Any, args: Any, kwargs: Any) -> Any:
         return function(input, *args, **kwargs)
 
@@ -106,22 +110,12 @@ def _op_db(choice: Choice) -> Iterator[Subject]:
 def _ops_on_views(choice: Choice) -> Iterator[Subject]:
     from torch.testing._internal.common_methods_invocations import op_db
 
-    for op in op_db:
-        if op.inplace_variant is not None:
-            name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-            skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
-            yield Subject(name, lambda op=op: _view_samples(op, choice), skip)
+    return _ops([op for op in op_db if op.inplace_variant is not None], _view_sample)(choice)
 
 
-def _view_samples(op: Any, choice: Choice) -> list[Sample]:
-    can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
-    if choice.order > 1:
-        can_grad = can_grad and op.supports_gradgrad
-    made = itertools.islice(op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad), choice.num_samples)
-    return [_view_sample(op.inplace_variant, sample) for sample in made if isinstance(sample.input, torch.Tensor)]
+def _view_sample(op: Any, sample: Any) -> Sample:
+    function = op.inplace_variant
 
-
-def _view_sample(function: Callable[..., Any], sample: Any) -> Sample:
     def call(rows: torch.Tensor, args: Any, kwargs: Any) -> Any:
         whole = rows * 1
         row = whole[1]
