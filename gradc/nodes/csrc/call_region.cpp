@@ -135,7 +135,7 @@ void save_tensors(
     } else if (source.is_transposed) {
       saved.variables[i] = transpose_to_save(node, source.entry, tensor);
     } else {
-      saved.variables[i] = SavedVariable(tensor, !source.is_primal && source.owner == static_cast<int64_t>(node.number()));
+      saved.variables[i] = SavedVariable(tensor, source.is_output_of(node.number()));
     }
   }
   node.save(std::move(saved), /*is_repacked=*/has_hooks);

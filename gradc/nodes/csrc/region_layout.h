@@ -44,6 +44,11 @@ struct SavedLayout {
   std::string spoilt;
   int64_t entry = -1;
   bool is_transposed = false;
+
+  // Whether the segment of that number made it.
+  bool is_output_of(size_t segment) const {
+    return !is_primal && owner == static_cast<int64_t>(segment);
+  }
 };
 
 // Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and

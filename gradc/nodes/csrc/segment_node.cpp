@@ -99,7 +99,7 @@ void SegmentNode::put_back(
     } else if (source.is_transposed && !saved_.transposes.empty() && !is_kept(position)) {
       saved_.transposes[position].take_back(given.toTensor());
     } else {
-      saved_.variables[position] = SavedVariable(given.toTensor(), !source.is_primal && source.owner == static_cast<int64_t>(number_));
+      saved_.variables[position] = SavedVariable(given.toTensor(), source.is_output_of(number_));
     }
     is_released_[position] = false;
   }
