@@ -23,11 +23,11 @@ from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.compiled_autograd.record import record
 from gradc.compiled_autograd.sessions import session_of
-from gradc.compiled_autograd.settings import Setting, is_left_to_torch, is_suspended, present
+from gradc.compiled_autograd.settings import Setting, is_suspended, present
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
-from gradc.torch_private.autograd import is_backward_torchs, is_inside_backward
+from gradc.torch_private.autograd import is_inside_backward, is_way_into_engine
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.modes import dispatch_modes
@@ -169,24 +169,9 @@ def _leaves_graph(tensors: Any, inputs: Any) -> bool:
 _entries: list[Any] = []
 
 
-def run_segments(tensor: Any, gradient: Any, retain_graph: Any, create_graph: Any, inputs: Any) -> bool:
-    """``tensor.backward(...)`` inside compiled code, where that meets compiled segments alone: straight to them.
-
-    True if it is done; False, and nothing has happened, for whatever is not as usual: it goes torch's way.
-    """
-    if gradient is not None or retain_graph or create_graph or inputs is not None:
-        return False
-    return native.is_built() and _is_left_to_torch() and native.extension.backward_of_segments(tensor)
-
-
-def straight_loss() -> Any:
-    """What joins a region's forward with the backward behind it (gradc._C.StraightLoss); None without the extension."""
-    return native.extension.StraightLoss(torch.Tensor.backward, _is_left_to_torch) if native.is_built() else None
-
-
-def _is_left_to_torch() -> bool:
-    """True where a pass goes through torch's own Python and engine, which nobody captures, counts or has replaced."""
-    return is_left_to_torch() and not is_compiled_autograd_enabled() and is_backward_torchs(_entries)
+def is_way_in_torchs() -> bool:
+    """True if a pass that begins in ``torch.autograd.backward`` comes here next, and then goes torch's own way."""
+    return is_way_into_engine(_entries)
 
 
 def _left_out() -> Eagerly:

@@ -73,7 +73,20 @@ def present() -> Setting:
 def _pushed() -> Setting:
     if _local.stack:
         return _local.stack[-1]
-    return ON if config.compiled_autograd else OFF
+    return ON if _Config.was_ever_on and config.compiled_autograd else OFF
+
+
+class _Config:
+    """Asking ``gradc.config`` at each pass takes as long as all the rest."""
+
+    was_ever_on = False
+
+
+def _note(is_on: bool) -> None:
+    _Config.was_ever_on = _Config.was_ever_on or is_on
+
+
+config.watch("compiled_autograd", _note)
 
 
 def suspend() -> None:
@@ -86,13 +99,13 @@ def resume() -> None:
     _local.suspended = None
 
 
-def is_left_to_torch() -> bool:
-    """True if a pass over compiled segments alone is neither captured nor counted."""
+def is_left_to_torch(consists_of_segments: bool) -> bool:
+    """True if a pass is neither captured nor counted. ``consists_of_segments``: it comes to compiled segments alone."""
     stack = _local.stack
     setting = stack[-1] if stack else _pushed()
     if setting is _local.suspended:
         return not setting.is_on
-    return not setting.is_on or setting.only_between_segments
+    return not setting.is_on or (consists_of_segments and setting.only_between_segments)
 
 
 def is_suspended() -> bool:

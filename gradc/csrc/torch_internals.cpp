@@ -36,6 +36,10 @@ c10::intrusive_ptr<torch::autograd::Node> node_in_copy_slices(PyObject* node) {
   return slices->fn;
 }
 
+bool is_python(const torch::autograd::Node& node) {
+  return std::string_view(typeid(node).name()).ends_with("6PyNodeE");
+}
+
 std::optional<size_t> output_of(const FunctionPreHook& hook) {
   const std::string_view name = typeid(hook).name();
   if (name.ends_with("PyFunctionTensorPreHookE")) {

@@ -24,6 +24,10 @@ torch::autograd::GraphTask& current_graph_task();
 // is no such node. Torch shows Python no CopySlices::fn: read in torch 2.13.0, functions/tensor.h and python_cpp_function.h.
 c10::intrusive_ptr<torch::autograd::Node> node_in_copy_slices(_object* node);
 
+// Whether it is the node of a Function in Python. Torch does not export its class, which is known by its name: read in torch 2.13.0,
+// PyNode in python_function.h.
+bool is_python(const torch::autograd::Node& node);
+
 // The number of the output whose gradient a tensor hook from Python sees; nullopt for any other hook. Torch does not export the
 // class of these hooks, which is known by its name: read in torch 2.13.0, PyFunctionTensorPreHook in python_hook.h.
 std::optional<size_t> output_of(const torch::autograd::FunctionPreHook& hook);

@@ -14,7 +14,8 @@ from typing import Any
 
 from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
-from gradc.compiled_autograd.entry import INTERCEPT, run_segments, straight_loss
+from gradc.compiled_autograd.at_once import AT_ONCE, run_segments, straight_loss
+from gradc.compiled_autograd.entry import INTERCEPT
 from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
@@ -52,6 +53,7 @@ def patches() -> Patches:
         (
             LOG_NAMES,
             INTERCEPT,
+            AT_ONCE,
             tell_of_passes_as_in_eager(native.current_autograd_node),
             note_replaced_kernels(native.tell_of_replaced_kernels),
             dynamo.answer_as_builtin_types_do(is_ours),

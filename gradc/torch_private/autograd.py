@@ -128,21 +128,18 @@ def engine_grad(
     return found
 
 
-def is_backward_torchs(entries: Sequence[Any]) -> bool:
-    """True if what follows ``Tensor.backward`` is torch's own code, and then one of ``entries``, its way into the engine.
-
-    False, too, while torch logs the graph.
-    """
-    autograd = torch.autograd
-    if getattr(autograd.backward, "__code__", None) is not _BACKWARD:
-        return False
-    return autograd._engine_run_backward in entries and not _LOG.isEnabledFor(logging.DEBUG)
+def is_way_into_engine(entries: Sequence[Any]) -> bool:
+    """True if what ``torch.autograd.backward`` calls next is one of ``entries``; False, too, while torch logs the graph."""
+    return torch.autograd._engine_run_backward in entries and not _LOG.isEnabledFor(logging.DEBUG)
 
 
 _LOG = torch.autograd.graph.log
-_BACKWARD = torch.autograd.backward.__code__
-if _BACKWARD.co_filename != torch.autograd.__file__ or _BACKWARD.co_name != "backward":  # somebody has replaced it already
-    _BACKWARD = (lambda: None).__code__
+
+
+def is_torchs_backward(function: Any) -> bool:
+    """True for ``torch.autograd.backward`` as torch made it."""
+    code = getattr(function, "__code__", None)
+    return code is not None and (code.co_filename, code.co_qualname) == (torch.autograd.__file__, "backward")
 
 
 def is_heard(tensor: torch.Tensor) -> bool:

@@ -1,12 +1,14 @@
-"""``loss.backward()`` inside compiled code goes straight to compiled segments, where it meets nothing else."""
+"""``loss.backward()`` goes straight to compiled segments: inside of compiled code, and behind it."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,17 +38,39 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
 
 
-def made(backward: Callable[[torch.Tensor], None] = torch.Tensor.backward) -> tuple[nn.Sequential, Callable[..., Any]]:
-    """A network and its step, in eager; ``backward`` is called with the loss."""
+class Loss(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).square().mean()
+
+
+PARTS = ["step", "loss", "net"]  # of a step, which is compiled
+
+
+def made(part: str, compile: Callable[[Any], Any], backward: Callable[[torch.Tensor], None]) -> tuple[nn.Sequential, Any]:
+    """A network and its step, a part of which is compiled; ``backward`` is called with the loss."""
     net = model()
+    by_net = compile(net) if part == "net" else net
+    by_loss = compile(Loss(net)) if part == "loss" else Loss(by_net)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         net.zero_grad()
-        loss = net(x).square().mean()
+        loss = by_loss(x)
         backward(loss)
         return loss.detach()
 
-    return net, step
+    return net, compile(step) if part == "step" else step
+
+
+def in_eager(target: Any) -> Any:
+    return target
+
+
+def by_gradc(target: Any) -> Any:
+    return gradc.compile(target, options=OPTIONS)
 
 
 def plainly(loss: torch.Tensor) -> None:
@@ -56,7 +80,7 @@ def plainly(loss: torch.Tensor) -> None:
 def torchs_calls(run: Callable[[], Any]) -> int:
     """How often torch's own Python begins a backward pass."""
     calls = list[str]()
-    code = torch.autograd.backward.__code__ if hasattr(torch.autograd.backward, "__code__") else None
+    code = inspect.unwrap(torch.autograd.backward).__code__
     sys.setprofile(lambda frame, event, arg: calls.append(event) if event == "call" and frame.f_code is code else None)
     try:
         run()
@@ -65,20 +89,18 @@ def torchs_calls(run: Callable[[], Any]) -> int:
     return len(calls)
 
 
-def settled(backward: Callable[[torch.Tensor], None] = plainly) -> tuple[nn.Sequential, Callable[..., Any]]:
-    net, step = made(backward)
-    compiled = gradc.compile(step, options=OPTIONS)
+def settled(part: str = "step", backward: Callable[[torch.Tensor], None] = plainly) -> tuple[nn.Sequential, Callable[..., Any]]:
+    net, step = made(part, by_gradc, backward)
     for _ in range(3):
-        compiled(torch.ones(2, 3))
-    return net, compiled
+        step(torch.ones(2, 3))
+    return net, step
 
 
-def check(backward: Callable[[torch.Tensor], None] = plainly) -> None:
+def check(part: str, backward: Callable[[torch.Tensor], None] = plainly) -> None:
     """Losses and gradients of some steps are eager's, or the error is."""
     results = []
-    for compile in (lambda step: step, lambda step: gradc.compile(step, options=OPTIONS)):
-        net, step = made(backward)
-        run = compile(step)
+    for compile in (in_eager, by_gradc):
+        net, run = made(part, compile, backward)
         seen: list[Any] = []
         for number in range(4):
             try:
@@ -89,12 +111,14 @@ def check(backward: Callable[[torch.Tensor], None] = plainly) -> None:
     assert same_bits(*results)
 
 
-def test_straight_into_the_engine() -> None:
-    _, step = settled()
+@pytest.mark.parametrize("part", PARTS)
+def test_straight_into_the_engine(part: str) -> None:
+    _, step = settled(part)
     assert torchs_calls(lambda: step(torch.ones(2, 3))) == 0
-    check()
+    check(part)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
     "backward",
     [
@@ -107,10 +131,15 @@ def test_straight_into_the_engine() -> None:
         lambda loss: loss.detach().backward(),
         lambda loss: loss.double().backward(),
         lambda loss: torch.autograd.backward(loss),
+        lambda loss: torch.autograd.backward([loss, loss]),
+        lambda loss: torch.autograd.backward(loss, grad_variables=torch.tensor(2.0)),
+        lambda loss: torch.autograd.backward(loss, create_graph=True),
+        lambda loss: torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss)),
     ],
 )
-def test_as_in_eager(backward: Callable[[torch.Tensor], None]) -> None:
-    check(backward)
+@pytest.mark.filterwarnings("ignore:`grad_variables`", "ignore:Using backward")
+def test_as_in_eager(part: str, backward: Callable[[torch.Tensor], None]) -> None:
+    check(part, backward)
 
 
 def engines_passes(run: Callable[[], Any]) -> int:
@@ -128,8 +157,9 @@ def engines_passes(run: Callable[[], Any]) -> int:
     return number() - before - 1
 
 
-def test_one_segment_needs_no_engine() -> None:
-    net, step = settled()
+@pytest.mark.parametrize("part", ["step", "loss"])
+def test_one_segment_needs_no_engine(part: str) -> None:
+    net, step = settled(part)
     assert engines_passes(lambda: step(torch.ones(2, 3))) == 0
     net[0].weight.register_post_accumulate_grad_hook(lambda param: None)
     assert engines_passes(lambda: step(torch.ones(2, 3))) == 1
@@ -213,7 +243,7 @@ def test_a_hook_on_the_loss_is_called() -> None:
         loss.register_hook(seen.append)
         loss.backward()
 
-    _, step = settled(backward)
+    _, step = settled("step", backward)
     seen.clear()
     step(torch.ones(2, 3))
     assert len(seen) == 1
@@ -230,9 +260,10 @@ def logged() -> Iterator[None]:
         log.setLevel(before)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("surroundings", [logged, torch.autograd.set_detect_anomaly, torch.profiler.profile])
-def test_torchs_way_where_somebody_looks(surroundings: Any) -> None:
-    _, step = settled()
+def test_torchs_way_where_somebody_looks(part: str, surroundings: Any) -> None:
+    _, step = settled(part)
     with surroundings(True) if surroundings is torch.autograd.set_detect_anomaly else surroundings():
         assert torchs_calls(lambda: step(torch.ones(2, 3))) == 1
 
@@ -240,8 +271,7 @@ def test_torchs_way_where_somebody_looks(surroundings: Any) -> None:
 @pytest.mark.parametrize("is_first", [True, False])
 def test_beside_another_compiler(is_first: bool) -> None:
     """Dynamo leaves torch's own functions to Python for good, under every compiler, as soon as one has come to them."""
-    _, others = made(plainly)
-    compiled = torch.compile(others, backend="eager")
+    _, compiled = made("step", lambda step: torch.compile(step, backend="eager"), plainly)
     for _ in range(3 * is_first):
         compiled(torch.ones(2, 3))
     _, step = settled()
@@ -251,7 +281,8 @@ def test_beside_another_compiler(is_first: bool) -> None:
     assert torchs_calls(lambda: compiled(torch.ones(2, 3))) == 1
 
 
-def test_a_function_mode_sees_the_call() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_a_function_mode_sees_the_call(part: str) -> None:
     seen = list[Any]()
 
     class Watching(TorchFunctionMode):
@@ -259,28 +290,31 @@ def test_a_function_mode_sees_the_call() -> None:
             seen.append(function)
             return function(*args, **(kwargs or {}))
 
-    _, step = settled()
+    _, step = settled(part)
     with Watching():
         step(torch.ones(2, 3))
     assert torch.Tensor.backward in seen
 
 
-def test_torchs_way_where_somebody_has_put_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, step = settled()
-    own, seen = torch.autograd.backward, list[int]()
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", ["backward", "_engine_run_backward"])
+def test_torchs_way_where_somebody_has_put_his_own(part: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, step = settled(part)
+    own, seen = getattr(torch.autograd, name), list[int]()
 
-    def backward(*args: Any, **kwargs: Any) -> None:
+    def backward(*args: Any, **kwargs: Any) -> Any:
         seen.append(1)
-        own(*args, **kwargs)
+        return own(*args, **kwargs)
 
-    monkeypatch.setattr(torch.autograd, "backward", backward)
+    monkeypatch.setattr(torch.autograd, name, backward)
     step(torch.ones(2, 3))
     assert seen == [1] and net[0].weight.grad is not None
 
 
-def test_in_a_hook_of_another_pass() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_in_a_hook_of_another_pass(part: str) -> None:
     """A pass inside of a pass is torch's: edges that segments hide have to be back."""
-    net, step = settled()
+    net, step = settled(part)
     seen = list[Any]()
     weight = torch.ones(3, requires_grad=True)
     weight.register_hook(lambda grad: seen.append(torch.enable_grad()(step)(torch.ones(2, 3))))
@@ -289,16 +323,18 @@ def test_in_a_hook_of_another_pass() -> None:
     assert len(seen) == 1 and net[0].weight.grad is not None
 
 
-def test_hooks_run() -> None:
-    net, step = settled()
+@pytest.mark.parametrize("part", PARTS)
+def test_hooks_run(part: str) -> None:
+    net, step = settled(part)
     seen = list[torch.Tensor]()
     net[0].weight.register_hook(seen.append)
     step(torch.ones(2, 3))
     assert len(seen) == 1 and same_bits(seen[0], net[0].weight.grad)
 
 
-def test_an_error_of_a_hook() -> None:
-    net, step = settled()
+@pytest.mark.parametrize("part", PARTS)
+def test_an_error_of_a_hook(part: str) -> None:
+    net, step = settled(part)
 
     def refuse(grad: torch.Tensor) -> None:
         raise ValueError("of a hook")
@@ -312,18 +348,24 @@ def test_an_error_of_a_hook() -> None:
 
 
 FORKED = """
-import os, sys, torch, gradc
+import inspect, os, sys, torch, gradc
 weight = torch.ones(3, requires_grad=True)
-def step():
-    weight.sin().sum().backward()
-compiled = gradc.compile(step, options={"compare_with_eager": False, "compile_seconds": None})
+options = {"compare_with_eager": False, "compile_seconds": None}
+if sys.argv[2] == "net":
+    net = gradc.compile(torch.sin, options=options)
+    def compiled():
+        net(weight).sum().backward()
+else:
+    @gradc.compile(options=options)
+    def compiled():
+        weight.sin().sum().backward()
 for _ in range(int(sys.argv[1])):
     compiled()
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 compiled(), compiled()
-calls, code = [], torch.autograd.backward.__code__
+calls, code = [], inspect.unwrap(torch.autograd.backward).__code__
 sys.setprofile(lambda frame, event, arg: calls.append(event) if event == "call" and frame.f_code is code else None)
 compiled()
 sys.setprofile(None)
@@ -332,7 +374,95 @@ os._exit(0 if len(calls) == 1 else 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("part", ["step", "net"])
 @pytest.mark.parametrize("calls_before", [0, 3])
-def test_a_process_that_was_forked_off(calls_before: int) -> None:
+def test_a_process_that_was_forked_off(part: str, calls_before: int) -> None:
     """Its engine is made anew by torch's Python. In a process of its own: the engine's threads do not survive a fork."""
-    assert subprocess.run([sys.executable, "-c", FORKED, str(calls_before)]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", FORKED, str(calls_before), part]).returncode == 0
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def many_ops(loss: torch.Tensor) -> torch.Tensor:
+    for _ in range(40):
+        loss = loss.sin()
+    return loss
+
+
+@pytest.mark.parametrize("between", [Same.apply, many_ops, lambda loss: torch.nn.Parameter(loss.detach())])
+def test_torchs_way_from_other_graphs(between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A Function in Python may ask for torch's context; a long graph takes longer to look through than torch's Python."""
+    _, step = settled("net", lambda loss: between(loss).backward())
+    assert torchs_calls(lambda: step(torch.ones(2, 3))) == 1
+    check("net", lambda loss: between(loss).backward())
+
+
+def test_torchs_way_without_segments() -> None:
+    settled()
+    _, step = made("net", in_eager, plainly)
+    assert torchs_calls(lambda: step(torch.ones(2, 3))) == 1
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_captured_is_captured(part: str) -> None:
+    counted = gradc.counters["compiled_autograd"]
+    _, step = settled(part)
+    with gradc.compiled_autograd.enable():
+        step(torch.ones(2, 3))
+        assert sum(counted.values()) == 1
+        with gradc.compiled_autograd.disable():
+            step(torch.ones(2, 3))
+    assert sum(counted.values()) == 1
+    with gradc.config.patch(compiled_autograd=True):
+        step(torch.ones(2, 3))
+    assert sum(counted.values()) == 2
+
+
+def test_a_function_that_was_there_before_is_called() -> None:
+    calls = list[Any]()
+    torchs = inspect.unwrap(torch.autograd.backward)
+
+    def theirs(*args: Any, **kwargs: Any) -> None:
+        calls.append((len(args), sorted(kwargs)))
+        torchs(*args, **kwargs)
+
+    gradc.patches().undo()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.autograd, "backward", theirs)
+        _, step = settled("net")
+        calls.clear()
+        step(torch.ones(2, 3))
+        assert calls == [(4, ["inputs"])]
+        gradc.patches().undo()
+    assert torch.autograd.backward is torchs
+    _, step = settled("net")
+    assert torchs_calls(lambda: step(torch.ones(2, 3))) == 0
+
+
+def test_threads() -> None:
+    """Each with a network of its own: gradients are eager's."""
+    results: list[Any] = [None] * 4
+
+    def train(number: int) -> None:
+        net, step = made("net", by_gradc, plainly)
+        for _ in range(20):
+            step(torch.full((2, 3), 0.1 * number))
+        results[number] = [param.grad for param in net.parameters()]
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, grads in enumerate(results):
+        net, step = made("net", in_eager, plainly)
+        step(torch.full((2, 3), 0.1 * number))
+        assert same_bits(grads, [param.grad for param in net.parameters()])

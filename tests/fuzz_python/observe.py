@@ -34,6 +34,7 @@ from tests.observe import ambient_state, copy_of, traits_of
 
 NAME = "fuzzed_program"
 _DYNAMOS = re.compile(r"__|_\d+_c\d+$")  # names that Dynamo puts into a module
+_OF_BACKWARD = ("backward", "run_segments")  # frames of torch's Python and gradc's in front of the engine
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, types.ModuleType)
 _VERSIONS = re.compile(r"is at version \d+; expected version \d+")  # a region's are those of its first call: see the note
 _OF_GRADIENTS = re.compile(r"\.grad\b")
@@ -88,7 +89,7 @@ class Recorder:
                 try:
                     result = function(*args, **kwargs)
                 except Exception as raised:
-                    is_cut = any(frame.name == "_engine_run_backward" for frame in traceback.extract_tb(raised.__traceback__))
+                    is_cut = any(frame.name in _OF_BACKWARD for frame in traceback.extract_tb(raised.__traceback__))
                     error = raised.with_traceback(None)
             after = self.counts()
             look = Look()

@@ -69,9 +69,10 @@ void bind_nodes(py::module_& module) {
       torch::wrap_pybind_function(consists_of_segments_only),
       "(roots) -> whether a backward pass from there meets segments and leaves only");
   module.def(
-      "backward_of_segments",
-      torch::wrap_pybind_function([](const py::object& root) { return backward_of_segments(root.ptr()); }),
-      "(root) -> whether a backward pass from there was run, since it meets segments and leaves only");
+      "backward_at_once",
+      backward_at_once,
+      py::arg("is_left_to_torch"),
+      "((whether a pass comes to segments alone) -> whether nobody is to see it) -> what runs torch.autograd.backward, or returns False");
   module.def(
       "is_plain",
       [](const at::Tensor& tensor) { return is_plain(tensor); },

@@ -6,12 +6,15 @@
 #include "nodes/csrc/segment_node.h"
 
 #include <ATen/ops/ones_like.h>
-#include <pybind11/pybind11.h>
 #include <pthread.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <atomic>
+
+namespace py = pybind11;
 
 namespace gradc {
 namespace {
@@ -34,27 +37,49 @@ bool may_begin_without_python() {
   return torch::autograd::get_current_graph_task_id() == -1 && unsupported_mode().empty() && !is_anybody_listening() && !is_forked();
 }
 
-bool backward_of_segments(PyObject* root) {
-  if (!THPVariable_CheckExact(root) || !is_usual_root(THPVariable_Unpack(root)) || !may_begin_without_python()) {
+namespace {
+
+// The arguments of torch.autograd.backward, in its order.
+enum Argument { tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, num_arguments };
+
+bool is_usual_call(PyObject* const* arguments, Py_ssize_t count) {
+  const auto is_off = [](const PyObject* argument) { return argument == Py_None || argument == Py_False; };
+  return count == num_arguments && std::all_of(arguments + grad_tensors, arguments + num_arguments, is_off) &&
+      THPVariable_CheckExact(arguments[tensors]) && is_usual_root(THPVariable_Unpack(arguments[tensors]));
+}
+
+bool run_at_once(const at::Tensor& root, const py::handle& is_left_to_torch) {
+  if (!leads_to_segments(root) || !may_begin_without_python() || !py::cast<bool>(is_left_to_torch(consists_of_segments({root})))) {
     return false;
   }
-  const at::Tensor tensor = THPVariable_Unpack(root);
-  const auto edge = torch::autograd::impl::gradient_edge(tensor);
+  const auto edge = torch::autograd::impl::gradient_edge(root);
+  const at::Tensor one = at::ones_like(root, {}, at::MemoryFormat::Preserve);
+  const py::gil_scoped_release no_gil;
   auto* segment = dynamic_cast<SegmentNode*>(edge.function.get());
-  if (!segment) {
-    return false;
+  if (!segment || !segment->run_alone(edge.input_nr, one)) {
+    torch::autograd::Engine::get_default_engine().execute(
+        {edge}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   }
-  const at::Tensor one = at::ones_like(tensor, {}, at::MemoryFormat::Preserve);
-  const pybind11::gil_scoped_release no_gil;
-  if (segment->run_alone(edge.input_nr, one)) {
-    return true;
-  }
-  if (!consists_of_segments({tensor})) {
-    return false;
-  }
-  torch::autograd::Engine::get_default_engine().execute(
-      {edge}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   return true;
+}
+
+PyObject* call_at_once(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const bool is_run = is_usual_call(arguments, count) && run_at_once(at::Tensor(THPVariable_Unpack(arguments[tensors])), self);
+  return PyBool_FromLong(is_run);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef at_once_method = {
+    "gradc_backward_at_once",
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_at_once)),
+    METH_FASTCALL,
+    nullptr};
+
+} // namespace
+
+py::object backward_at_once(py::function is_left_to_torch) {
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&at_once_method, is_left_to_torch.ptr()));
 }
 
 } // namespace gradc

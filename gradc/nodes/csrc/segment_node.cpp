@@ -3,6 +3,7 @@
 #include "csrc/ambient.h"
 #include "csrc/autograd.h"
 #include "csrc/plain.h"
+#include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/hooks.h"
 
@@ -356,30 +357,54 @@ variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackw
   return grads;
 }
 
-bool consists_of_segments(const std::vector<at::Tensor>& roots) {
-  constexpr size_t many = 32; // then looking costs as much as it saves
+namespace {
+
+// Whether every node of a backward pass from these roots, but leaves, is one that `may_be_met`. False where there are so many that
+// looking costs as much as it saves.
+template <typename Predicate>
+bool all_nodes(const std::vector<at::Tensor>& roots, const Predicate& may_be_met) {
+  constexpr size_t many = 32;
   std::vector<const torch::autograd::Node*> nodes;
-  const auto is_of_segments = [&nodes](const torch::autograd::Node* node) {
+  const auto is_met = [&](const torch::autograd::Node* node) {
     if (!node || typeid(*node) == typeid(torch::autograd::AccumulateGrad)) {
       return true;
     }
     if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
       nodes.push_back(node);
     }
-    return typeid(*node) == typeid(SegmentNode) && nodes.size() <= many;
+    return may_be_met(*node) && nodes.size() <= many;
   };
   for (const auto& root : roots) {
-    if (!root.defined() || !is_of_segments(root.grad_fn().get())) {
+    if (!root.defined() || !is_met(root.grad_fn().get())) {
       return false;
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto& edges = nodes[i]->next_edges();
-    if (!std::all_of(edges.begin(), edges.end(), [&](const auto& edge) { return is_of_segments(edge.function.get()); })) {
+    if (!std::all_of(edges.begin(), edges.end(), [&](const auto& edge) { return is_met(edge.function.get()); })) {
       return false;
     }
   }
   return true;
+}
+
+bool is_segment(const torch::autograd::Node& node) {
+  return typeid(node) == typeid(SegmentNode);
+}
+
+} // namespace
+
+bool consists_of_segments(const std::vector<at::Tensor>& roots) {
+  return all_nodes(roots, is_segment);
+}
+
+bool leads_to_segments(const at::Tensor& root) {
+  bool has_segment = false;
+  const auto is_no_python = [&has_segment](const torch::autograd::Node& node) {
+    has_segment = has_segment || is_segment(node);
+    return !is_python(node);
+  };
+  return all_nodes({root}, is_no_python) && has_segment;
 }
 
 } // namespace gradc

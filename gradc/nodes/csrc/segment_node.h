@@ -117,6 +117,9 @@ torch::autograd::variable_list gradients_of(std::vector<c10::IValue> results, co
 // Whether a backward pass from these roots meets segments and leaves only. False where that takes long to tell.
 bool consists_of_segments(const std::vector<at::Tensor>& roots);
 
+// Whether it meets segments, whatever else it meets, and no node that runs Python. False where that takes long to tell.
+bool leads_to_segments(const at::Tensor& root);
+
 // As long as it lives, this thread runs `segment` for a walk over the live graph, which holds each node that the segment leads to,
 // once. `is_owned` tells of each tangent whether only the walk holds it; empty: as it is. Of the run and not of the node: another
 // thread may run the same node at that time.

@@ -1,5 +1,6 @@
 #include "walk/csrc/kinds.h"
 
+#include "csrc/torch_internals.h"
 #include "walk/csrc/pointer_map.h"
 
 #include <c10/util/Type.h>
@@ -61,11 +62,11 @@ Kind find_kind(const Node& node) {
   if (dynamic_cast<const CopySlices*>(&node)) {
     return Kind::slices;
   }
-  const auto name = c10::demangle(typeid(node).name());
-  const std::string generated = "torch::autograd::generated::";
-  if (name == "torch::autograd::PyNode") {
+  if (is_python(node)) {
     return Kind::python;
   }
+  const auto name = c10::demangle(typeid(node).name());
+  const std::string generated = "torch::autograd::generated::";
   const bool is_known = name == "torch::autograd::CopyBackwards" ||
       (name.rfind(generated, 0) == 0 && !runs_live(std::string_view(name).substr(generated.size())));
   return is_known ? Kind::generated : Kind::opaque;
