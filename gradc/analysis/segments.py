@@ -22,7 +22,7 @@ from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.saves import Saves, saved_by
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private.autograd import is_view, sequence_nr
+from gradc.torch_private.autograd import sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,21 @@ class Exit:
 
 
 @dataclasses.dataclass(frozen=True)
+class LaterView:
+    """What an op in place has made of a view, and saved, where the view's own node belongs to a later segment.
+
+    That leads to this one, which knows it weakly, as in eager: whether it is there in backward is for the caller to say.
+
+    Attributes:
+        entry: where gradients of the saved tensor go as long as it is there: the number of a segment and that of its entry.
+        once_gone: where they go then: to the op itself, past the view. None if no backward comes here without the view's node.
+    """
+
+    entry: tuple[int, int]
+    once_gone: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Segment:
     """A run of tape nodes that becomes one autograd node.
 
@@ -51,6 +66,7 @@ class Segment:
         exits: the tape edges that leave, in eager's order.
         saves: what each node saved.
         on_ctx: numbers of those saved tensors that the user's code put on ``ctx``: hidden from hooks, unchecked, not freed.
+        later: numbers of those that are views with nodes of later segments.
     """
 
     number: int
@@ -60,6 +76,7 @@ class Segment:
     exits: tuple[Exit, ...]
     saves: Mapping[Node, Saves]
     on_ctx: frozenset[int]
+    later: Mapping[int, LaterView]
 
     @functools.cached_property
     def saved(self) -> tuple[int, ...]:
@@ -122,8 +139,7 @@ def cut(
     eager.
 
     Raises:
-        UnsupportedError: if the tape leads to a leaf that is no primal; if a node saved what an op in place has made of a view,
-            whose own node belongs to a later segment: eager knows that one weakly, and goes by whether anybody has it still.
+        UnsupportedError: if the tape leads to a leaf that is no primal.
     """
     observables = tuple(dict.fromkeys(observables))
     primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals) if primal.edge is not None}
@@ -133,6 +149,13 @@ def cut(
     saves = reach.add_saved_values()
     runs = _runs(reach.mask, primal_of if is_split_at_leaves else {}, sorted(map(sequence_nr, made_between)))
     return _Joined(hoisted, primal_of, runs, saves).segments(observables)
+
+
+def refuse_later_views(tape: Tape, segments: Iterable[Segment]) -> None:
+    """Without the native nodes, nothing can know a node weakly."""
+    for index in (index for segment in segments for index in segment.later):
+        edge = tape.saved[index].edge
+        raise UnsupportedError("written view that leads to another output", where=tape.line_of(edge[0]) if edge else "")
 
 
 class _Joined:
@@ -151,13 +174,7 @@ class _Joined:
                 self.enter(edge)
         exits = [tuple(self.exits_of(number)) for number in reversed(range(len(self.runs)))][::-1]
         num_tangents = [len(found) for found in self.entries]
-        for number, run in enumerate(self.runs):
-            for saved in (self.tape.saved[index] for index in self.saved_by(run)):
-                value = saved.edge
-                if value is not None and value[0] in self.number_of and value not in self.primal_of:
-                    if self.number_of[value[0]] > number and is_view(saved.fake):
-                        raise UnsupportedError("written view that leads to another output", where=self.tape.line_of(value[0]))
-                    self.enter(value)
+        later = [dict(self.enter_saved(number)) for number in range(len(self.runs))]
         return tuple(
             Segment(
                 number,
@@ -167,6 +184,7 @@ class _Joined:
                 exits[number],
                 {node: self.saves[node] for node in run},
                 frozenset(index for index in self.saved_by(run) if self.tape.saved[index].is_on_ctx),
+                later[number],
             )
             for number, run in enumerate(self.runs)
         )
@@ -175,6 +193,16 @@ class _Joined:
         """The segment that ``edge`` enters, and the number of the entry there."""
         number = self.number_of[edge[0]]
         return number, self.entries[number].setdefault(edge, len(self.entries[number]))
+
+    def enter_saved(self, number: int) -> Iterator[tuple[int, LaterView]]:
+        """Make entries of the edges of what the segment saved. The views among that whose nodes come later."""
+        for index in self.saved_by(self.runs[number]):
+            value, once_gone = self.tape.saved[index].edge, self.tape.saved[index].once_gone
+            if value is None or value[0] not in self.number_of or value in self.primal_of:
+                continue
+            entry = self.enter(value)
+            if entry[0] > number and once_gone is not None:
+                yield index, LaterView(entry, self.enter(once_gone) if once_gone[0] in self.number_of else None)
 
     def exits_of(self, number: int) -> Iterator[Exit]:
         for node in self.runs[number]:
@@ -216,10 +244,16 @@ class _Reach:
         while new := [node for node in self.mask if node not in saves]:
             for node in new:
                 saves[node] = saved_by(self.tape, node)
-                for edge in (self.tape.saved[index].edge for index in saves[node].indices):
-                    if edge is not None and edge[0] not in self.mask and not self._is_foreign(edge[0]):
-                        self.walk(edge, 0)
+                for saved in (self.tape.saved[index] for index in saves[node].indices):
+                    if saved.edge is not None and saved.edge[0] not in self.mask and not self._is_foreign(saved.edge[0]):
+                        self.walk(saved.edge, 0)
+                    if saved.edge is not None and saved.once_gone is not None and self._may_be_gone(saved.edge[0], node):
+                        self.walk(saved.once_gone, 0)
         return saves
+
+    def _may_be_gone(self, view: Node, saver: Node) -> bool:
+        """True if a backward may come to a node that saved a view, while nobody has the view's own node."""
+        return self.mask.get(view) != self.mask[saver]
 
     def _is_foreign(self, node: Node) -> bool:
         """True for a node of the tape that this tape is the derivative of: its edges are all primals here."""

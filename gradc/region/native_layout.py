@@ -48,7 +48,8 @@ class Entry:
 class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
     ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "", the entry of a value that
-    is for this segment alone or -1, whether it is the primal's transpose).
+    is for this segment alone or -1, whether it is the primal's transpose). ``later``: (position in ``saved``, segment and entry
+    of a view, and those once it is gone, or -1): see gradc.analysis.segments.LaterView.
     """
 
     entries: list[Entry]
@@ -57,6 +58,7 @@ class NativeSegment:
     shared: tuple[tuple[int, ...], ...]
     targets: list[tuple[int, ...]]
     saved: list[tuple[bool, int, int, bool, str, int, bool]]
+    later: list[tuple[int, int, int, int, int]]
     has_hidden_saves: bool
 
 
@@ -198,7 +200,8 @@ def _segment(
         saved.append((*where, owned_by, index in segment.on_ctx, source.spoilt, entry, matrix is not None))
     entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
-    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, segment.has_hidden_saves)
+    later = [(segment.saved.index(i), *view.entry, *(view.once_gone or (-1, -1))) for i, view in segment.later.items()]
+    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, later, segment.has_hidden_saves)
 
 
 def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:

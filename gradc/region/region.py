@@ -25,7 +25,7 @@ from gradc.analysis.facts import analyse
 from gradc.analysis.hoist import Hoisted, hoist
 from gradc.analysis.order import LiveNode, live_order
 from gradc.analysis.outputs import AliasUsedInside, Outputs, analyse_outputs, refuse_views_used_inside
-from gradc.analysis.segments import Segment, cut
+from gradc.analysis.segments import Segment, cut, refuse_later_views
 from gradc.backward.cache import BackwardCache
 from gradc.backward.key import BackwardKey, native_key
 from gradc.backward.settings import Settings
@@ -77,6 +77,8 @@ def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: 
     join = functools.partial(joined_program, forward, returned)
     backwards = BackwardCache(hoisted.tape, segments, settings, name, build, join, is_split_at_leaves)
     spec = region_spec(run, hoisted, segments, returned, order, backwards, is_split_at_leaves) if is_plan(run) else None
+    if spec is None:
+        refuse_later_views(hoisted.tape, segments)
     region = Region(
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,
         None if spec is None else native.extension.Region(spec), () if spec is None else tuple(spec.shapes),

@@ -301,9 +301,9 @@ def _letting_go_of_written_views(tape: Tape) -> Tape:
             saved = all_saved[index]
             if saved.edge is None or sequence_nr(saved.edge[0]) < sequence_nr(op) or not is_view(saved.fake):
                 continue  # no result: some keep a clone of what was there before
-            if saved.edge[0] in nodes:
-                continue  # another node leads to the view's
-            if not any(saved.fake is output for output in tape.outputs):
+            if saved.edge[0] in nodes:  # another node leads to the view's
+                all_saved[index] = dataclasses.replace(saved, once_gone=(op, 0))
+            elif not any(saved.fake is output for output in tape.outputs):
                 _let_go_of_what_leads_to(saved, tape, all_saved)
                 all_saved[index] = dataclasses.replace(saved, edge=(op, 0))
                 forget_view_node(saved.fake)

@@ -46,7 +46,8 @@ class Saved:
     ``slot`` is its slot in the forward Program, ``edge`` the tape edge of its value (None if it needs no gradient), and
     ``fake`` the fake tensor itself. One that ``is_on_ctx`` was not saved: the code of a custom op put it there by itself.
     ``spoilt`` is the error that eager raises where backward reads it, since it was written into after it was saved; or "".
-    ``num_calls`` had been made when it was saved.
+    ``num_calls`` had been made when it was saved. ``once_gone``: of what an op in place has made of a view, the edge that its
+    gradients follow once the view's node is gone.
     """
 
     slot: int
@@ -56,6 +57,7 @@ class Saved:
     is_on_ctx: bool = False
     spoilt: str = ""
     num_calls: int = 0
+    once_gone: Edge | None = None
 
 
 @dataclasses.dataclass(frozen=True)

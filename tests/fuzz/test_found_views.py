@@ -167,7 +167,7 @@ def second_order_of_an_op_in_place_on_a_view_step(compile, b):
 
 def test_second_order_of_an_op_in_place_on_a_view():
     """An in-place op on a view saves tensors, too, though its node hides in a CopySlices."""
-    check(second_order_of_an_op_in_place_on_a_view_step, leaf(2, 1), allow_fallback=True)
+    check(second_order_of_an_op_in_place_on_a_view_step, leaf(2, 1))
 
 
 def copy_slices_refuses_a_second_backward_step(compile, c):
@@ -392,4 +392,4 @@ def saved_result_of_a_view_used_several_times_step(compile, a):
 def test_saved_result_of_a_view_used_several_times():
     """What second order sends to the saved result comes in first, the others are added to it."""
     for _ in range(10):
-        check(saved_result_of_a_view_used_several_times_step, leaf(3, 4), allow_fallback=True)
+        check(saved_result_of_a_view_used_several_times_step, leaf(3, 4))

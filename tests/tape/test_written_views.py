@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 import gradc
+from gradc.bits import same_bits
+from tests.fuzz.toolbox import attempt
 from tests.oracle import check, leaf
 
 
@@ -93,7 +96,15 @@ FUNCTIONS = (
     value_of_the_view_is_returned,
 )
 
-LEAVE_IT_TO_THE_CALLER = (returned, used_for_another_output)  # whether the view's node is there in backward
+def two_views(t: Tensor) -> tuple[Tensor, Tensor]:
+    t[:2].sigmoid_()
+    u = t.view(-1)[5:9]
+    u.exp_()
+    return t.sin(), u.sin() * t[0].sum()
+
+
+Outputs = tuple[Tensor, Tensor]
+LEAVE_IT_TO_THE_CALLER = (returned, used_for_another_output, two_views)  # whether the view's node is there in backward
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -111,25 +122,80 @@ def test_written_view(function: Callable[[Tensor], Any], order: int) -> None:
     check(step, leaf(4, 4))
 
 
-@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("kept", ["both", "base", "view"])
 @pytest.mark.parametrize("function", LEAVE_IT_TO_THE_CALLER, ids=lambda function: function.__name__)
-def test_another_output_is_made_of_the_view(function: Callable[[Tensor], tuple[Tensor, Tensor]], is_dropped: bool) -> None:
-    """Compiled, the segment of the base would hold that of the other output, which leads to it: neither would ever go."""
+def test_another_output_is_made_of_the_view(function: Callable[[Tensor], Outputs], kept: str, order: int) -> None:
+    """The segment of the base knows that of the other output weakly, as eager's CopySlices does the view's node."""
 
     def step(compile: Any, a: Tensor) -> Any:
         run, seen = compile(lambda a: function(a @ a.mT)), list[Any]()
-        for _ in range(2):
+        for is_dropped_between in (False, True):
             one, other = run(a)
-            if is_dropped:
+            total = {"both": one.sin().sum() + other.sin().sum(), "base": one.sin().sum(), "view": other.sin().sum()}[kept]
+            if kept == "base":
                 del other
-            (grad,) = torch.autograd.grad(one.sin().sum(), a, create_graph=True)
-            seen += [grad, *torch.autograd.grad(grad.square().sum(), a)]
+            for number in range(order):
+                seen += torch.autograd.grad(total, a, create_graph=number + 1 < order)
+                if is_dropped_between and number == 0:
+                    one = other = None
+                total = seen[-1].square().sum()
         return seen
 
+    check(step, leaf(4, 4))
+
+
+@pytest.mark.parametrize("function", LEAVE_IT_TO_THE_CALLER, ids=lambda function: function.__name__)
+def test_segments_that_know_each_other_die(function: Callable[[Tensor], Outputs]) -> None:
+    """Each held the other, where no backward ran."""
+    run = gradc.compile(lambda a: function(a @ a.mT), options={"compare_with_eager": False})
+    for _ in range(3):
+        a = torch.randn(4, 4, requires_grad=True)
+        outputs, is_there = run(a), weakref.ref(a)
+        del a, outputs
+        assert is_there() is None
+
+
+@pytest.mark.parametrize("change", ["neither", "base", "view"])
+def test_changed_before_backward(change: str) -> None:
+    """What the segment saved shares its version with the outputs."""
+
+    def step(compile: Any, a: Tensor) -> Any:
+        events = list[Any]()
+        one, other = compile(lambda a: returned(a.sin()))(a)
+        with torch.no_grad():
+            (one if change == "base" else other if change == "view" else torch.ones(())).mul_(2)
+        attempt(events, lambda: torch.autograd.grad(one.sum(), a, create_graph=True))
+        return events
+
+    check(step, leaf(4, 4))
+
+
+@pytest.mark.parametrize("pack", [lambda tensor: tensor.clone(), lambda tensor: (tensor, None)[0]])
+def test_under_saved_tensors_hooks(pack: Callable[[Tensor], Any]) -> None:
+    def step(compile: Any, a: Tensor) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            one, other = compile(lambda a: used_for_another_output(a @ a.mT))(a)
+        (grad,) = torch.autograd.grad(one.sin().sum() + other.sum(), a, create_graph=True)
+        return grad, torch.autograd.grad(grad.square().sum(), a)
+
     check(step, leaf(4, 4), allow_fallback=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_without_native_nodes(backend: str) -> None:
+    """Nodes in Python cannot know one weakly."""
+
+    def step(compile: Any, a: Tensor) -> Any:
+        one, other = compile(lambda a: used_for_another_output(a @ a.mT))(a)
+        (grad,) = torch.autograd.grad(one.sin().sum(), a, create_graph=True)
+        return grad, torch.autograd.grad(grad.square().sum(), a), other
+
+    a = leaf(4, 4)()
     gradc.reset()
-    step(gradc.compile, leaf(4, 4)())
-    assert gradc.counters["fallbacks"]["written view that leads to another output"] == 2
+    compiled = step(lambda function: gradc.compile(function, backend=backend), a)
+    assert same_bits(compiled, step(lambda function: function, a))
+    assert gradc.counters["fallbacks"]["written view that leads to another output"] == 1
 
 
 def multiplied(t: Tensor, w: Tensor) -> Tensor:

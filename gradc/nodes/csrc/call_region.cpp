@@ -110,8 +110,18 @@ SavedVariable transpose_to_save(SegmentNode& node, int64_t entry, const at::Tens
   return SavedVariable(transposed, /*is_output=*/entry >= 0);
 }
 
+// A view, for a segment that its own node leads to, with the history that it has once that is gone.
+at::Tensor later_view(SegmentNode& node, const Nodes& earlier, const LaterViewLayout& view, const at::Tensor& tensor) {
+  if (view.segment_once_gone < 0) {
+    return with_history(tensor, {});
+  }
+  const auto number = static_cast<size_t>(view.segment_once_gone);
+  return with_history(tensor, Edge(number == node.number() ? node.getptr() : earlier[number], view.entry_once_gone));
+}
+
 void save_tensors(
     SegmentNode& node,
+    const Nodes& earlier,
     const std::vector<bool>& is_own,
     const std::vector<c10::IValue>& primals,
     const std::vector<c10::IValue>& values,
@@ -129,13 +139,15 @@ void save_tensors(
       auto& plain = is_own[i] ? saved.own : saved.kept;
       plain.resize(sources.size());
       plain[i] = tensor;
+    } else if (const auto* view = node.layout().later_at(i)) {
+      saved.variables[i] = SavedVariable(later_view(node, earlier, *view, tensor), node.layout().is_output(i, node.number()));
     } else if (source.is_transposed && !has_hooks && has_plain_keys(tensor) && !tensor.is_inference()) {
       saved.transposes.resize(sources.size());
       saved.transposes[i] = SavedTranspose(tensor, source.entry >= 0);
     } else if (source.is_transposed) {
       saved.variables[i] = transpose_to_save(node, source.entry, tensor);
     } else {
-      saved.variables[i] = SavedVariable(tensor, source.is_output_of(node.number()));
+      saved.variables[i] = SavedVariable(tensor, node.layout().is_output(i, node.number()));
     }
   }
   node.save(std::move(saved), /*is_repacked=*/has_hooks);
@@ -171,8 +183,11 @@ Nodes hang_on_nodes(
     node->show_entries(node->layout().num_tangents);
     const auto is_own = find_own(node->layout().saved, values, has_hooks);
     set_edges_of_values(node, is_own, values);
-    save_tensors(*node, is_own, primals, values, has_hooks);
+    save_tensors(*node, nodes, is_own, primals, values, has_hooks);
     nodes.push_back(std::move(node));
+  }
+  for (const auto& node : nodes) {
+    static_cast<SegmentNode&>(*node).know_later_views(nodes);
   }
   return nodes;
 }

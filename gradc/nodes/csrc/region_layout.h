@@ -7,6 +7,7 @@
 
 #include <c10/core/TensorOptions.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -44,11 +45,16 @@ struct SavedLayout {
   std::string spoilt;
   int64_t entry = -1;
   bool is_transposed = false;
+};
 
-  // Whether the segment of that number made it.
-  bool is_output_of(size_t segment) const {
-    return !is_primal && owner == static_cast<int64_t>(segment);
-  }
+// A saved tensor that an op in place has made of a view, whose own node is a later segment's: gradients of it go there as long as
+// that node lives, then to the op itself: to an entry of another segment, -1 where the later node outlives every pass.
+struct LaterViewLayout {
+  size_t position = 0;
+  size_t segment = 0;
+  uint32_t entry = 0;
+  int64_t segment_once_gone = -1;
+  uint32_t entry_once_gone = 0;
 };
 
 // Entries from `num_tangents` on are those of saved values: only a backward of the backward sends gradients there, and
@@ -60,8 +66,22 @@ struct SegmentLayout {
   std::vector<std::vector<size_t>> shared; // exits that lead to the same primal, where there are several
   std::vector<std::vector<size_t>> targets; // exits that lead to the same edge; empty if detours are in the way
   std::vector<SavedLayout> saved;
+  std::vector<LaterViewLayout> later;
   bool has_hidden_saves = false;
   bool has_spoilt = false;
+
+  // Null where the position is none of such a view.
+  const LaterViewLayout* later_at(size_t position) const {
+    const auto is_there = [position](const LaterViewLayout& view) { return view.position == position; };
+    const auto found = std::find_if(later.begin(), later.end(), is_there);
+    return found == later.end() ? nullptr : &*found;
+  }
+  // Whether the history of what is saved there is the node of this segment, whose number is given.
+  bool is_output(size_t position, size_t number) const {
+    const auto* view = later_at(position);
+    const auto owner = view ? view->segment_once_gone : saved[position].is_primal ? -1 : saved[position].owner;
+    return owner == static_cast<int64_t>(number);
+  }
 };
 
 // What Python does for a segment (python_derive.cpp): compile for a key, or compute the gradients itself.

@@ -33,6 +33,12 @@ bool has_free_strides(const at::Tensor& tensor) {
 
 } // namespace
 
+at::Tensor with_history(const at::Tensor& tensor, torch::autograd::Edge edge) {
+  auto made = torch::autograd::make_variable(tensor, std::move(edge));
+  torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(tensor));
+  return made;
+}
+
 void SegmentNode::save(SavedTensors saved, bool is_repacked) {
   saved_ = std::move(saved);
   is_released_.assign(saved_.variables.size(), false);
@@ -100,7 +106,7 @@ void SegmentNode::put_back(
     } else if (source.is_transposed && !saved_.transposes.empty() && !is_kept(position)) {
       saved_.transposes[position].take_back(given.toTensor());
     } else {
-      saved_.variables[position] = SavedVariable(given.toTensor(), source.is_output_of(number_));
+      saved_.variables[position] = SavedVariable(given.toTensor(), layout().is_output(position, number_));
     }
     is_released_[position] = false;
   }
@@ -133,18 +139,31 @@ at::Tensor SegmentNode::unpack(size_t position) {
 // What is the node's own has none while it is saved: it would hold the node that holds it.
 at::Tensor SegmentNode::unpack_with_history(size_t position) {
   at::Tensor tensor = unpack(position);
+  if (auto edge = later_view(position); edge.is_valid()) {
+    return with_history(tensor, std::move(edge));
+  }
   if (!is_own(position) && !is_transpose(position)) {
     return tensor;
   }
   if (const auto entry = layout().saved[position].entry; entry >= 0) {
-    auto made = torch::autograd::make_variable(tensor, torch::autograd::Edge(getptr(), entry));
-    torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(tensor));
-    tensor = std::move(made);
+    tensor = with_history(tensor, torch::autograd::Edge(getptr(), entry));
   }
   if (is_transpose(position)) {
     saved_.transposes[position].share_version(tensor);
   }
   return tensor;
+}
+
+// No edge where the position is none of a view, and once the view's node is gone.
+torch::autograd::Edge SegmentNode::later_view(size_t position) const {
+  const auto* view = layout().later_at(position);
+  return view ? torch::autograd::Edge(saved_.later[view - layout().later.data()].lock(), view->entry) : torch::autograd::Edge();
+}
+
+void SegmentNode::know_later_views(const std::vector<c10::intrusive_ptr<Node>>& nodes) {
+  for (const auto& view : layout().later) {
+    saved_.later.emplace_back(nodes[view.segment]);
+  }
 }
 
 void SegmentNode::release_all() {

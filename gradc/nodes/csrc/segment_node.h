@@ -47,8 +47,11 @@ struct SegmentNode : torch::autograd::Node {
     torch::autograd::variable_list kept; // what the user's code keeps
     torch::autograd::variable_list own; // what nobody else has
     std::vector<SavedTranspose> transposes; // these three are empty, or have all positions
+    std::vector<c10::weak_intrusive_ptr<Node>> later; // as in the layout: the nodes of views, once those are there
   };
   void save(SavedTensors saved, bool is_repacked);
+  // Tells of the nodes of later segments, which lead to this one: it may not hold them.
+  void know_later_views(const std::vector<c10::intrusive_ptr<Node>>& nodes);
   // Makes the entries up to `end` inputs of the node.
   void show_entries(size_t end);
   // Whether gradients may come in for saved values alone, past the outputs.
@@ -95,6 +98,7 @@ struct SegmentNode : torch::autograd::Node {
   bool is_transpose(size_t position) const;
   at::Tensor unpack(size_t position);
   at::Tensor unpack_with_history(size_t position);
+  torch::autograd::Edge later_view(size_t position) const;
   void refuse_second_backward(const std::vector<int64_t>& read, bool frees_hidden) const;
   void free(size_t position);
   void release(const std::vector<int64_t>& read, bool frees_hidden);
@@ -110,6 +114,9 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
 };
+
+// The same tensor, its memory and version, with that history.
+at::Tensor with_history(const at::Tensor& tensor, torch::autograd::Edge edge);
 
 // What a compiled backward's plan gave, as a node gives it to the engine.
 torch::autograd::variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackward& backward);

@@ -38,6 +38,10 @@ SegmentLayout make_segment(const py::handle& segment) {
     layout.saved.push_back({is_primal, position, owner, is_kept, spoilt, entry, is_transposed});
     layout.has_spoilt = layout.has_spoilt || !spoilt.empty();
   }
+  using Later = std::tuple<size_t, size_t, uint32_t, int64_t, uint32_t>;
+  for (const auto& [position, later, entry, segment_once_gone, entry_once_gone] : spec.all<Later>("later")) {
+    layout.later.push_back({position, later, entry, segment_once_gone, entry_once_gone});
+  }
   layout.num_tangents = spec.get<size_t>("num_tangents");
   layout.has_hidden_saves = spec.get<bool>("has_hidden_saves");
   spec.refuse_others();
