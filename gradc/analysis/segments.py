@@ -21,8 +21,8 @@ from gradc.errors import UnsupportedError
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.saves import Saves, saved_by
-from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private.autograd import sequence_nr
+from gradc.tape.tape import Edge, Node, Saved, Tape
+from gradc.torch_private.autograd import is_view, sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def cut(
     eager.
 
     Raises:
-        UnsupportedError: if the tape leads to a leaf that is no primal.
+        UnsupportedError: if the tape leads to a leaf that is no primal, or a node saved a view whose own node comes later.
     """
     observables = tuple(dict.fromkeys(observables))
     primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals) if primal.edge is not None}
@@ -153,9 +153,14 @@ def cut(
 
 def refuse_later_views(tape: Tape, segments: Iterable[Segment]) -> None:
     """Without the native nodes, nothing can know a node weakly."""
-    for index in (index for segment in segments for index in segment.later):
-        edge = tape.saved[index].edge
-        raise UnsupportedError("written view that leads to another output", where=tape.line_of(edge[0]) if edge else "")
+    for segment in segments:
+        for index in segment.later:
+            raise _later_view(tape, tape.saved[index])
+
+
+def _later_view(tape: Tape, saved: Saved) -> UnsupportedError:
+    assert saved.edge is not None, "the history of a view"
+    return UnsupportedError("written view that leads to another output", where=tape.line_of(saved.edge[0]))
 
 
 class _Joined:
@@ -197,12 +202,14 @@ class _Joined:
     def enter_saved(self, number: int) -> Iterator[tuple[int, LaterView]]:
         """Make entries of the edges of what the segment saved. The views among that whose nodes come later."""
         for index in self.saved_by(self.runs[number]):
-            value, once_gone = self.tape.saved[index].edge, self.tape.saved[index].once_gone
-            if value is None or value[0] not in self.number_of or value in self.primal_of:
+            saved = self.tape.saved[index]
+            if saved.edge is None or saved.edge[0] not in self.number_of or saved.edge in self.primal_of:
                 continue
-            entry = self.enter(value)
+            entry, once_gone = self.enter(saved.edge), saved.once_gone
             if entry[0] > number and once_gone is not None:
                 yield index, LaterView(entry, self.enter(once_gone) if once_gone[0] in self.number_of else None)
+            elif entry[0] > number and is_view(saved.fake):
+                raise _later_view(self.tape, saved)
 
     def exits_of(self, number: int) -> Iterator[Exit]:
         for node in self.runs[number]:

@@ -105,7 +105,7 @@ def check(part: str, backward: Callable[[torch.Tensor], None] = plainly) -> None
         for number in range(4):
             try:
                 seen.append(run(torch.full((2, 3), 0.1 * number)))
-            except RuntimeError as error:
+            except (RuntimeError, TypeError) as error:
                 seen.append(str(error))
         results.append([seen, [param.grad for param in net.parameters()]])
     assert same_bits(*results)
@@ -135,6 +135,11 @@ def test_straight_into_the_engine(part: str) -> None:
         lambda loss: torch.autograd.backward(loss, grad_variables=torch.tensor(2.0)),
         lambda loss: torch.autograd.backward(loss, create_graph=True),
         lambda loss: torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss)),
+        lambda loss: torch.autograd.backward(loss, grad_tensors=False),
+        lambda loss: torch.autograd.backward(loss, create_graph=None),
+        lambda loss: torch.autograd.backward(loss, inputs=[]),
+        lambda loss: torch.autograd.backward(loss, inputs=0),
+        lambda loss: (loss.retain_grad(), loss.backward(), loss.grad.clone()),
     ],
 )
 @pytest.mark.filterwarnings("ignore:`grad_variables`", "ignore:Using backward")

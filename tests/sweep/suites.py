@@ -2,7 +2,8 @@
 
     SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
 
-Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned), modules
+Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned, alone and with
+what is made of the row), modules
 (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function,
 called with ``compile``, of inputs that are made anew for every run.
 """
@@ -70,33 +71,36 @@ def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
     return (copy.deepcopy(detached) if is_plain else detached.clone()).requires_grad_(tensor.requires_grad)
 
 
-def _ops(database: list[Any], sample_of: Callable[[Any, Any], Sample] | None = None) -> Callable[[Choice], Iterator[Subject]]:
-    """``sample_of``: (op, its author's sample) -> what is called; the op itself, if not said."""
+SamplesOf = Callable[[Any, Any], list[Sample]]  # (op, its author's sample) -> what is called
+
+
+def _ops(database: list[Any], samples_of: SamplesOf | None = None) -> Callable[[Choice], Iterator[Subject]]:
+    """``samples_of``: the op itself, if not said."""
 
     def subjects(choice: Choice) -> Iterator[Subject]:
         for op in database:
             name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
             skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
-            yield Subject(name, lambda op=op: _op_samples(op, choice, sample_of or _op_sample), skip)
+            yield Subject(name, lambda op=op: _op_samples(op, choice, samples_of or _op_itself), skip)
 
     return subjects
 
 
-def _op_samples(op: Any, choice: Choice, sample_of: Callable[[Any, Any], Sample]) -> list[Sample]:
+def _op_samples(op: Any, choice: Choice, samples_of: SamplesOf) -> list[Sample]:
     can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
     if choice.order > 1:
         can_grad = can_grad and op.supports_gradgrad
     made = op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad)
-    return [sample_of(op, sample) for sample in itertools.islice(made, choice.num_samples)]
+    return [called for sample in itertools.islice(made, choice.num_samples) for called in samples_of(op, sample)]
 
 
-def _op_sample(op: Any, sample: Any) -> Sample:
+def _op_itself(op: Any, sample: Any) -> list[Sample]:
     function = op.op
 
     def call(input: Any, args: Any, kwargs: Any) -> Any:
         return function(input, *args, **kwargs)
 
-    return Sample(call, (sample.input, sample.args, sample.kwargs), sample.output_process_fn_grad)
+    return [Sample(call, (sample.input, sample.args, sample.kwargs), sample.output_process_fn_grad)]
 
 
 def _op_db(choice: Choice) -> Iterator[Subject]:
@@ -110,21 +114,29 @@ def _op_db(choice: Choice) -> Iterator[Subject]:
 def _ops_on_views(choice: Choice) -> Iterator[Subject]:
     from torch.testing._internal.common_methods_invocations import op_db
 
-    return _ops([op for op in op_db if op.inplace_variant is not None], _view_sample)(choice)
+    return _ops([op for op in op_db if op.inplace_variant is not None], _written_rows)(choice)
 
 
-def _view_sample(op: Any, sample: Any) -> Sample:
+def _written_rows(op: Any, sample: Any) -> list[Sample]:
     function = op.inplace_variant
 
-    def call(rows: torch.Tensor, args: Any, kwargs: Any) -> Any:
+    def written(rows: torch.Tensor, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         whole = rows * 1
         row = whole[1]
         function(row, *args, **kwargs)
+        return whole, row
+
+    def alone(*arguments: Any) -> Any:
+        whole, row = written(*arguments)
         row * row  # used for nothing: the row's node dies with it
         return whole * whole
 
+    def with_the_row(*arguments: Any) -> Any:
+        whole, row = written(*arguments)
+        return whole * whole, row * row
+
     rows = torch.stack([sample.input.detach()] * 3).requires_grad_(sample.input.requires_grad)
-    return Sample(call, (rows, sample.args, sample.kwargs))
+    return [Sample(call, (rows, sample.args, sample.kwargs)) for call in (alone, with_the_row)]
 
 
 def _autograd_function_db(choice: Choice) -> Iterator[Subject]:

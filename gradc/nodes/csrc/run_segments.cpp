@@ -11,7 +11,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
 #include <atomic>
 
 namespace py = pybind11;
@@ -43,9 +42,12 @@ namespace {
 enum Argument { tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, num_arguments };
 
 bool is_usual_call(PyObject* const* arguments, Py_ssize_t count) {
-  const auto is_off = [](const PyObject* argument) { return argument == Py_None || argument == Py_False; };
-  return count == num_arguments && std::all_of(arguments + grad_tensors, arguments + num_arguments, is_off) &&
-      THPVariable_CheckExact(arguments[tensors]) && is_usual_root(THPVariable_Unpack(arguments[tensors]));
+  if (count != num_arguments) {
+    return false;
+  }
+  const bool frees_graph = (arguments[retain_graph] == Py_None || arguments[retain_graph] == Py_False) && arguments[create_graph] == Py_False;
+  const bool says_more = arguments[grad_tensors] != Py_None || arguments[grad_variables] != Py_None || arguments[inputs] != Py_None;
+  return frees_graph && !says_more && THPVariable_CheckExact(arguments[tensors]) && is_usual_root(THPVariable_Unpack(arguments[tensors]));
 }
 
 bool run_at_once(const at::Tensor& root, const py::handle& is_left_to_torch) {
