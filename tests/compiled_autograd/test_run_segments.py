@@ -454,20 +454,18 @@ def test_a_function_that_was_there_before_is_called() -> None:
 
 def test_threads() -> None:
     """Each with a network of its own: gradients are eager's."""
-    results: list[Any] = [None] * 4
+    nets = [made("net", by_gradc, plainly) for _ in range(4)]
 
     def train(number: int) -> None:
-        net, step = made("net", by_gradc, plainly)
         for _ in range(20):
-            step(torch.full((2, 3), 0.1 * number))
-        results[number] = [param.grad for param in net.parameters()]
+            nets[number][1](torch.full((2, 3), 0.1 * number))
 
     threads = [threading.Thread(target=train, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for number, grads in enumerate(results):
+    for number, (trained, _) in enumerate(nets):
         net, step = made("net", in_eager, plainly)
         step(torch.full((2, 3), 0.1 * number))
-        assert same_bits(grads, [param.grad for param in net.parameters()])
+        assert same_bits([param.grad for param in trained.parameters()], [param.grad for param in net.parameters()])

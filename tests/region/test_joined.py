@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gradc
 from gradc import native
-from gradc.compiled_autograd import entry
+from gradc.compiled_autograd import at_once
 from gradc.region import joined
 from tests.oracle import check, constant, leaf
 from tests.region.test_repeats import Doubling, Keeping, part, slope
@@ -182,7 +182,7 @@ def test_where_backward_cannot_take_them_the_forward_runs_again(monkeypatch):
     x, w = leaves()
     step, results = gradc.compile(as_step(second_order)), []
     for number in range(NUM_CALLS):
-        monkeypatch.setattr(entry, "is_left_to_torch", lambda: number != 5)
+        monkeypatch.setattr(at_once, "is_left_to_torch", lambda _: number != 5)
         x.grad = w.grad = None
         results.append((num_joined(lambda: step(x, w)), x.grad.clone(), w.grad.clone()))
     assert [number for number, *_ in results] == [0, 0, 0, 1, 1, 0, 0]
@@ -196,14 +196,14 @@ def test_what_is_written_into_on_the_way_is_told(monkeypatch, is_left):
     x, w = leaves()
     step = gradc.compile(as_step(plain))
 
-    def write() -> bool:
+    def write(_: bool) -> bool:
         with torch.no_grad():
             w.mul_(2)
         return is_left
 
     for _ in range(5):
         step(x, w)
-    monkeypatch.setattr(entry, "is_left_to_torch", write)
+    monkeypatch.setattr(at_once, "is_left_to_torch", write)
     with pytest.raises(RuntimeError, match="modified by an inplace operation" if is_left else "somebody wrote into a tensor"):
         step(x, w)
 
