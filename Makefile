@@ -103,7 +103,7 @@ races: venv
 # A copy of the tree with an extension of its own. Leaks are not looked for: Python and torch keep much until the end. Nor is
 # memory flat: the sanitizer keeps what was freed.
 ASAN       := build/asan
-ASAN_TESTS ?= tests/executor tests/tape tests/analysis tests/backward tests/nodes tests/region tests/capture tests/symbolic tests/compiled_autograd/test_cache_misses.py $(wildcard tests/semantics/test_*.py)
+ASAN_TESTS ?= tests/executor tests/tape tests/analysis tests/backward tests/nodes tests/region tests/capture tests/symbolic tests/compiled_autograd/test_cache_misses.py tests/compiled_autograd/test_run_segments.py $(wildcard tests/semantics/test_*.py)
 asan: venv
 	GRADC_SANITIZE=address PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(ASAN) --build-temp $(ASAN)-objects
 	cp -r tests benchmarks docs pyproject.toml README.md $(ASAN)
