@@ -188,11 +188,19 @@ class BackwardCache:
 
     @torch.compiler.disable
     def grads_native(
-        self, number: int, symbols: Any, saved: Any, tangents: Any, needed: Any, is_repacked: bool, stealable: Sequence[int]
+        self,
+        number: int,
+        symbols: Any,
+        saved: Any,
+        tangents: Any,
+        needed: Any,
+        is_repacked: bool,
+        stealable: Sequence[int],
+        let_go: list[int],
     ) -> Sequence[torch.Tensor | None]:
         """``grads``."""
-        sizes = self.sizes_of(symbols)
-        return self.grads(BackwardCall(self.segments[number], sizes, saved, tangents, needed, is_repacked, tuple(stealable)))
+        segment, sizes = self.segments[number], self.sizes_of(symbols)
+        return self.grads(BackwardCall(segment, sizes, saved, tangents, needed, is_repacked, tuple(stealable), let_go))
 
     def released_native(self, number: int, tangents: Any, needed: Any) -> tuple[tuple[int, ...], bool]:
         """What a backward without retain_graph frees: as ``released`` and ``frees_hidden`` of Backward."""

@@ -29,10 +29,10 @@ from gradc.ir.known import KnownTensors
 from gradc.ir.program import Program
 from gradc.nodes.backward_call import BackwardCall
 from gradc.nodes.live_call import Call, Place
-from gradc.tape.ctx_state import giving_out
+from gradc.tape.ctx_state import giving_out, is_python
 from gradc.tape.node_facts import CASTS
 from gradc.tape.record import packing
-from gradc.tape.tape import Edge, Primal, Saved, Tape, Unpacker, edge_of
+from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
 from gradc.torch_private.autograd import input_metadata, next_sequence_nr
 
@@ -43,10 +43,36 @@ _NOTHING = torch.empty(0)  # for a node of the new tape, before anything is save
 
 def run_on_real_tensors(tape: Tape, call: BackwardCall) -> Grads:
     """See the module's docstring."""
+    try:
+        return _run(tape, call)
+    except Exception:
+        call.let_go.extend(_owned_by_what_ran(tape, call))
+        raise
+
+
+def _run(tape: Tape, call: BackwardCall) -> Grads:
     segment, given = call.segment, dict(zip(call.segment.saved, call.saved, strict=True))
     unpack = lambda index: given.get(index, tape.saved[index].fake)
     with tape.lock, tape.unpacking(unpack), giving_out(tape, segment.nodes, unpack):
         return run_nodes(tape, segment, call.tangents, call.needed, stealable=call.stealable)
+
+
+def _owned_by_what_ran(tape: Tape, call: BackwardCall) -> list[int]:
+    """Positions of what is owned by the nodes that run before one raises.
+
+    Found by running them once more with hooks, which lay sums out otherwise; not where that would be the user's code.
+    """
+    segment, ran = call.segment, set[Node]()
+    if any(map(is_python, segment.nodes)):
+        return []
+    with contextlib.ExitStack() as stack:
+        for node in segment.nodes:
+            stack.callback(node.register_hook(lambda *_, node=node: ran.add(node)).remove)
+        with contextlib.suppress(Exception):
+            _run(tape, call)
+            return []  # it was no node that raised
+    owned = {index for node in ran for index in segment.saves[node].indices}
+    return [position for position, index in enumerate(segment.saved) if index in owned]
 
 
 def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None], autocast: Autocast) -> Grads:

@@ -24,6 +24,7 @@ class BackwardCall:
         needed: for each exit, whether its gradient is wanted.
         is_repacked: whether saved-tensors hooks made ``saved``.
         stealable: positions of the tangents, laid out otherwise than a fresh tensor, that the engine would add to in place.
+        let_go: gets the positions of what nodes that had run owned, when another raises: without retain_graph it is freed.
     """
 
     segment: Segment
@@ -33,6 +34,7 @@ class BackwardCall:
     needed: Sequence[bool]
     is_repacked: bool = False
     stealable: tuple[int, ...] = ()
+    let_go: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def defined(self) -> list[torch.Tensor]:

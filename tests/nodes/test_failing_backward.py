@@ -1,6 +1,6 @@
 """A backward that raises: nodes that it did not come to keep what they saved, and another pass goes through them.
 
-Under autocast to float16, the backward of ``roll`` refuses bfloat16.
+Under autocast to float16, the backward of ``roll`` refuses bfloat16; under autocast to bfloat16, that of ``unbind`` float16.
 """
 
 from __future__ import annotations
@@ -85,3 +85,16 @@ def test_what_is_written_into_behind_it_is_found_changed(written: str) -> None:
         return error.partition("Hint")[0]
 
     check(step, constant(4, 4, dtype=torch.bfloat16), layer)
+
+
+def test_what_had_run_is_freed_where_the_pass_cannot_be_traced() -> None:
+    """It runs eagerly then, as the tape's nodes; those that ran before the one that raises let go of what they saved."""
+
+    def step(compile: Any, a: Tensor) -> Any:
+        out = compile(lambda a: F.silu(a).square() @ a.unbind(1)[0].t())(a)
+        with torch.autocast("cpu", torch.bfloat16):
+            error = attempt(out.sum().backward)
+        assert error
+        return [bool(attempt(out.sum().backward)), a.grad]
+
+    check(step, leaf(2, 1, 4, dtype=torch.float16), allow_fallback=True)

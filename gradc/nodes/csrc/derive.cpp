@@ -39,12 +39,22 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   if (at::GradMode::is_enabled()) {
     take_sums(all, needed);
   }
-  auto found = differentiate(saved, all, needed);
-  auto grads = found ? *std::move(found) : region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned);
-  if (!torch::autograd::get_current_graph_task_keep_graph()) {
-    release_all();
+  const bool keeps_graph = torch::autograd::get_current_graph_task_keep_graph();
+  std::vector<int64_t> let_go;
+  try {
+    auto found = differentiate(saved, all, needed);
+    auto grads =
+        found ? *std::move(found) : region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned, let_go);
+    if (!keeps_graph) {
+      release_all();
+    }
+    return grads;
+  } catch (...) {
+    if (!keeps_graph) {
+      release(let_go, /*frees_hidden=*/false);
+    }
+    throw;
   }
-  return grads;
 }
 
 // Appends to the tangents what each target has got so far, taken out of the engine's buffers. Under create_graph the engine

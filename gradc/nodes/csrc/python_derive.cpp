@@ -53,12 +53,19 @@ class PythonDerive : public Derive {
       const variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked,
-      const std::vector<int64_t>& owned) override {
+      const std::vector<int64_t>& owned,
+      std::vector<int64_t>& let_go) override {
     const py::gil_scoped_acquire gil;
-    return guarded([&] {
-      return to_tensors(backwards_->attr("grads_native")(
-          segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked, owned));
-    });
+    const py::list positions;
+    try {
+      return guarded([&] {
+        return to_tensors(backwards_->attr("grads_native")(
+            segment, symbols, to_python(saved), to_python(tangents), needed, is_repacked, owned, positions));
+      });
+    } catch (const python_error&) {
+      let_go = positions.cast<std::vector<int64_t>>();
+      throw;
+    }
   }
 
   std::pair<std::vector<int64_t>, bool> released(

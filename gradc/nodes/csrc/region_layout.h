@@ -95,6 +95,7 @@ class Derive {
       const std::vector<bool>& needed,
       bool adds_up,
       const std::vector<int64_t>& owned) = 0;
+  // Where a node raises, `let_go` are the positions of what those own that had run by then.
   virtual torch::autograd::variable_list grads(
       size_t segment,
       const std::vector<int64_t>& symbols,
@@ -102,7 +103,8 @@ class Derive {
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed,
       bool is_repacked,
-      const std::vector<int64_t>& owned) = 0;
+      const std::vector<int64_t>& owned,
+      std::vector<int64_t>& let_go) = 0;
   // The region's forward and the backward that `compile` gives, as one plan: see Joined. nullptr where they stay apart.
   virtual std::shared_ptr<Plan> join(
       size_t segment,
