@@ -3,9 +3,8 @@
     SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
 
 Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned, alone and with
-what is made of the row), modules
-(module_db, train and eval), functions (autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function,
-called with ``compile``, of inputs that are made anew for every run.
+what is made of the row), modules (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db), hops
+(hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
 """
 
 from __future__ import annotations

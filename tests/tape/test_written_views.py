@@ -96,6 +96,7 @@ FUNCTIONS = (
     value_of_the_view_is_returned,
 )
 
+
 def two_views(t: Tensor) -> tuple[Tensor, Tensor]:
     t[:2].sigmoid_()
     u = t.view(-1)[5:9]
@@ -171,7 +172,7 @@ def test_changed_before_backward(change: str) -> None:
     check(step, leaf(4, 4))
 
 
-@pytest.mark.parametrize("pack", [lambda tensor: tensor.clone(), lambda tensor: (tensor, None)[0]])
+@pytest.mark.parametrize("pack", [lambda tensor: tensor.clone(), lambda tensor: tensor])
 def test_under_saved_tensors_hooks(pack: Callable[[Tensor], Any]) -> None:
     def step(compile: Any, a: Tensor) -> Any:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
