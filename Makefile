@@ -5,11 +5,12 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test test-all check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests; of the longest lists of cases a part, each day another: DAY=739582 runs that day's again"
+	@echo "make test-all   run the tests with every case (twice as long)"
 	@echo "make check   lint, types, spelling, import direction"
 	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"
 	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
@@ -49,7 +50,11 @@ $(STAMP): pyproject.toml setup.py $(CSRC)
 demo: venv
 	$(BIN)/gradc demo
 
+DAY ?= today
 test: venv
+	$(BIN)/python -m pytest -n 2 -q --day $(DAY)
+
+test-all: venv
 	$(BIN)/python -m pytest -n 2 -q
 
 PROSE := $(wildcard *.md) Makefile mkdocs.yml pyproject.toml setup.py docs gradc examples benchmarks tests

@@ -1,10 +1,11 @@
-"""Options and fixtures for every test: the compiler under test, and a clean slate around each test."""
+"""Options and fixtures for every test: the compiler under test, the cases of the day, and a clean slate around each test."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 import torch
@@ -13,15 +14,41 @@ os.environ.setdefault("GRADC_COMPILE_SECONDS", "none")  # read when gradc is imp
 os.environ.setdefault("GRADC_COMPARE_WITH_EAGER", "0")
 os.environ.setdefault("GRADC_VERIFY", "1")  # read when gradc is imported: every Program made in a test is verified
 
-from tests import compilers
+from tests import compilers, drawn
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--compiler", default="gradc", help="what to compare with eager (tests/compilers.py)")
+    parser.addoption("--day", help="run a part of the longest lists of cases, by this number or today's (tests/drawn.py)")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_in(n): of the test's cases one in n comes on a day (tests/drawn.py)")
+    if config.option.day is not None:
+        config.option.day = drawn.day_of(config.option.day)
     logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)  # or pytest prints thousands of lines at each failure
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.day is not None:
+        items[:], others = drawn.select(items, config.option.day)
+        config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported lives on: no collection goes through it, of the many that tests ask for (0.4 s each)."""
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.option.day is not None:
+        terminalreporter.write_line(f"The cases of day {config.option.day}: --day {config.option.day} runs them again.")
+
+
+@pytest.fixture
+def of_the_day(request: pytest.FixtureRequest) -> Callable[[Iterable[int], int], list[int]]:
+    """(numbers, n) -> of these numbers one in n, where only a part of the cases is run; else all."""
+    return lambda those, n: drawn.numbers(those, n, request.config.option.day)
 
 
 @pytest.fixture

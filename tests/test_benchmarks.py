@@ -9,6 +9,7 @@ import pytest
 from benchmarks import report, results
 from benchmarks.models import MODELS
 from benchmarks.results import DOCS, BackwardResult, Entry, WholeResult
+from tests import forked
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
 
@@ -76,6 +77,6 @@ def test_the_first_losses_in_jax_are_eagers():
 
 def test_without_jax_it_is_said_what_to_install():
     program = "import sys; sys.modules['jax'] = None; from gradc.cli import main; main(['bench', 'step', '--jax'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.python("-c", program)
     assert done.returncode == 2
     assert done.stderr.endswith("--jax: JAX is not installed here. Install it with: pip install jax\n")

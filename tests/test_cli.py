@@ -10,6 +10,7 @@ import torch
 from gradc import environment, native
 from gradc.cli import main
 from gradc.parity.against import Compiler
+from tests import forked
 
 STEP = """
 import torch
@@ -131,8 +132,7 @@ def test_bench_needs_a_checkout(monkeypatch, tmp_path, capsys):
 
 def bench(out, *arguments):
     """``gradc bench`` in a process of its own, for it changes settings of the whole process."""
-    command = [sys.executable, "-m", "gradc.cli", "bench", *arguments, "--seconds", "0.05", "--out", str(out)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return forked.python("-m", "gradc.cli", "bench", *arguments, "--seconds", "0.05", "--out", out)
 
 
 def test_bench_merges_what_it_measures(tmp_path):

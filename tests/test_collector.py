@@ -13,7 +13,7 @@ from gradc import garbage as collector
 def unfrozen():
     gc.unfreeze()
     yield
-    gc.unfreeze()
+    gc.freeze()  # as tests/conftest.py has it
 
 
 def test_frozen_inside_only():

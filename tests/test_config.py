@@ -1,7 +1,5 @@
 """gradc.config: what is accepted, and where a patch holds."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 from gradc import ConfigError, config
 from gradc import journal as record
+from tests import forked
 
 GOOD = ["ambient", "same_as_forward", "off", {"device_type": "cpu", "dtype": torch.bfloat16}, [{"device_type": "cpu"}]]
 BAD = [
@@ -100,7 +99,7 @@ def test_patch_concerns_this_thread_only():
 def run_python(source, **environment):
     import os
 
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env={**os.environ, **environment})
+    return forked.python("-c", source, environment={**os.environ, **environment})
 
 
 def test_wrong_log_name_is_a_clear_error():

@@ -13,6 +13,7 @@ import gradc
 from benchmarks import hooks_every_step, many_steps, whole_steps
 from benchmarks.endurance import Held
 from benchmarks.models import MODELS
+from tests import forked
 
 
 @pytest.mark.parametrize("benchmark", [hooks_every_step, many_steps, whole_steps])
@@ -42,8 +43,7 @@ def test_each_problem_is_seen(benchmark: Any, changed: dict[str, int], num_probl
 
 def test_whole_steps_of_every_benchmark_are_eagers() -> None:
     """A few here; 200 take minutes: make same-steps."""
-    command = [sys.executable, "-m", "benchmarks.same_steps", "--steps", "6"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.python("-m", "benchmarks.same_steps", "--steps", "6")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(MODELS) and all("eager's bits" in line and "6 native updates" in line for line in lines), (

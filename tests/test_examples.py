@@ -6,13 +6,13 @@
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gradc.text_table import table
+from tests import forked
+from tests.drawn import one_in
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "from _side_by_side import" in path.read_text()]
@@ -24,8 +24,7 @@ ALL_COMPILED = {"GRADC_COMPILE_SECONDS": "none", "GRADC_COMPARE_WITH_EAGER": "0"
 
 def run(path, *arguments):
     environment = {**os.environ, **ALL_COMPILED, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(path), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = forked.python(path, *arguments, environment=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -40,6 +39,7 @@ def reasons(text):
     return {BEFORE.get(reason, reason) for reason in ast.literal_eval(said)} if said != "nothing" else set()
 
 
+@one_in(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_is_bitwise_eager(path, tmp_path):
     printed = run(path, "--short", "--out", tmp_path / "new")
@@ -48,6 +48,7 @@ def test_is_bitwise_eager(path, tmp_path):
     assert reasons(printed) <= reasons(header(path)) - {"slower than eager"}
 
 
+@one_in(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_gradc_check_is_clean(path, tmp_path):
     """The steps of the optimizers of all three runs, in turn; a step of PPO makes 16 for each run."""

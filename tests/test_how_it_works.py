@@ -6,13 +6,12 @@
 import itertools
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.test_import_direction import ROOMS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,8 +29,7 @@ def printed(page: str, prelude: str = "") -> list[str]:
     environment["PYTHONPATH"] = os.pathsep.join([str(DOCS.parent), *filter(None, [environment.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "head.py").write_text(program)
-        command = [sys.executable, "-W", "ignore", "head.py"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        done = forked.python("-W", "ignore", f"{folder}/head.py", environment=environment, cwd=Path(folder))
     assert done.returncode == 0, done.stderr
     output = done.stdout.replace(f"{folder}/", "")
     return [re.sub(r"\n\n+$", "\n", text) for text in output.split(f"{MARK}\n")]

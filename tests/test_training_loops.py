@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_, parametrizations, rnn
 from torch.utils.checkpoint import checkpoint
 
 from tests.compilers import Compiler, find
+from tests.drawn import one_in
 from tests.oracle import check
 
 NUM_STEPS = 6
@@ -299,6 +300,7 @@ LOOPS = {
 }
 
 
+@one_in(2)
 @pytest.mark.parametrize("is_loss_compiled", [False, True], ids=["net", "loss"])
 @pytest.mark.parametrize("compiler", ["gradc", "gradc_captured"])
 @pytest.mark.parametrize("name", LOOPS)

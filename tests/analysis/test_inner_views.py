@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 INSIDE = {
@@ -28,6 +29,7 @@ OUTSIDE = {
 }
 
 
+@one_in(4)
 @pytest.mark.parametrize("outside", OUTSIDE)
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("made", VIEWS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import subprocess
-import sys
 import weakref
 from typing import Any
 
@@ -17,6 +15,7 @@ from gradc import native
 from gradc.bits import same_bits
 from gradc.capture.capture import capture
 from gradc.capture.recording import Boundary, Captured, EngineState, HookKind, Ran, Report, Waiting
+from tests import forked
 
 
 def captured(loss: torch.Tensor) -> tuple[Captured, Report]:
@@ -156,5 +155,6 @@ with Seen():
 
 def test_the_first_capture_makes_nothing_of_its_own_under_a_mode() -> None:
     """What stands for the engine's root is made once in a process, and not by the dispatcher."""
-    found = subprocess.run([sys.executable, "-c", FIRST_CAPTURE_UNDER_A_MODE], capture_output=True, text=True, check=True)
+    found = forked.python("-c", FIRST_CAPTURE_UNDER_A_MODE)
+    assert found.returncode == 0, found.stderr
     assert "aten.expand.default" in found.stdout and "aten.zeros.default" not in found.stdout

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 import gradc
 from gradc import native
 from gradc.bits import same_bits
+from tests.drawn import one_in
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -135,6 +136,7 @@ def no_counts() -> None:
     gradc.reset()
 
 
+@one_in(2)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["engine", "captured"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first call", "later call"])
 @pytest.mark.parametrize("error", ERRORS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from gradc.frontend.dynamo import Backend
 from gradc.options import CompileOptions
 from gradc.probes import PROBES
 from gradc.torch_private.version import is_tested
+from tests import forked
 
 RELEASE = torch.__version__.split("+")[0]
 OWN_BUILD = f"import torch\ntorch.__version__ = '{RELEASE}+git1a2b3c'\n"
@@ -39,8 +39,7 @@ TOLD = (
 
 
 def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    return forked.python("-c", script, environment={**os.environ, **environment})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 import gradc
 from tests.compilers import COMPILERS
+from tests.drawn import one_in
 from tests.oracle import check, constant, leaf
 
 
@@ -73,6 +74,7 @@ def write(x: Tensor) -> Tensor:
     return x
 
 
+@one_in(2)
 @pytest.mark.parametrize("way", ["gradc", "gradc_captured"])
 @pytest.mark.parametrize("is_leaf", [True, False])
 @pytest.mark.parametrize("name", LABELLED)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.drawn import one_in
 from tests.oracle import check, leaf
 from tests.torch_private.test_written_namespaces import OF_SHIFT, compare, shift
 
@@ -40,6 +41,7 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@one_in(2)
 @pytest.mark.parametrize("ask", ["attribute", "getattr", "hasattr", "dictionary", "vars"])
 @pytest.mark.parametrize("write", ["item", "update"])
 @pytest.mark.parametrize("owner", KEPT)

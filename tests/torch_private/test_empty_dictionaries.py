@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 
@@ -50,6 +51,7 @@ def has_more(table: Any) -> None:
     table.other = 1
 
 
+@one_in(2)
 @pytest.mark.parametrize("change", [grows, shrinks, has_another_rate, has_no_rate, has_more])
 @pytest.mark.parametrize("is_empty", [False, True])
 @pytest.mark.parametrize("kind", KINDS)

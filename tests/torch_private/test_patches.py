@@ -6,8 +6,6 @@ import functools
 import importlib
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +22,7 @@ from gradc.options import DEFAULTS
 from gradc.torch_private import patches as module
 from gradc.torch_private.patches import Patch, Patches, Replace
 from gradc.torch_private.version import TAKEN_FOR
+from tests import forked
 
 
 class Torch:
@@ -59,7 +58,7 @@ def restored() -> Iterator[None]:
 
 
 def run_python(code: str, **environment: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
+    done = forked.python("-c", code, environment={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import torch
 
 import gradc
+from tests import forked
 from tests.oracle import check, constant
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -25,8 +23,7 @@ COUNTED = {
 
 
 def run_python(*arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment)
+    done = forked.python(*arguments, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.drawn import one_in
 from tests.oracle import check
 
 USES: dict[str, Callable[[Tensor, Any], Any]] = {
@@ -39,6 +40,7 @@ DRAWS = {
 }
 
 
+@one_in(4)
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

@@ -1,0 +1,55 @@
+"""What ``make test`` draws from long lists of cases: a part of them, each day another. ``make test-all`` runs them whole.
+
+    one_in:  n -> a mark for a parametrized test: of its cases one in n
+    select:  (items, day) -> (those of the day, the others)
+    numbers: (numbers, n, day) -> those of the day
+
+A case has a place in each of the lists that its test is parametrized by. It comes on a day if n divides the sum of these places
+and the day. So each case comes once in n days. Of two lists each element comes every day, if the other list has n or more; of
+three lists each pair of elements, if the third has n or more. ``--day`` says the day; without it everything runs.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+
+def one_in(n: int) -> pytest.MarkDecorator:
+    return pytest.mark.one_in(n)
+
+
+def day_of(text: str) -> int:
+    """``today`` or a number: days since the year 1."""
+    return datetime.date.today().toordinal() if text == "today" else int(text)
+
+
+def numbers(those: Iterable[int], n: int, day: int | None) -> list[int]:
+    return [number for number in those if day is None or (number + day) % n == 0]
+
+
+def select(items: Sequence[pytest.Item], day: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        parts[not _comes_on(item, day)].append(item)
+    return parts
+
+
+def _comes_on(item: pytest.Item, day: int) -> bool:
+    mark = item.get_closest_marker("one_in")
+    return mark is None or (sum(_places(item)) + day) % mark.args[0] == 0
+
+
+def _places(item: pytest.Item) -> list[int]:
+    """Of a case, in each list that its test or a fixture is parametrized by."""
+    indices = item.callspec.indices  # type: ignore[attr-defined]
+    return [index for name, index in indices.items() if name not in _of_the_same_list(item)]
+
+
+def _of_the_same_list(item: pytest.Item) -> set[str]:
+    """The second argument and further ones where one list has values for several."""
+    listed = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    names = [name.split(",") if isinstance(name, str) else name for name in listed]
+    return {name.strip() for several in names for name in several[1:]}
