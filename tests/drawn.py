@@ -11,6 +11,7 @@ three lists each pair of elements, if the third has n or more. ``--day`` says th
 
 from __future__ import annotations
 
+import collections
 import datetime
 from collections.abc import Iterable, Sequence
 
@@ -31,25 +32,20 @@ def numbers(those: Iterable[int], n: int, day: int | None) -> list[int]:
 
 
 def select(items: Sequence[pytest.Item], day: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    lists: dict[tuple[str, int], dict[str, int]] = collections.defaultdict(dict)
     parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
     for item in items:
-        parts[not _comes_on(item, day)].append(item)
+        mark = item.get_closest_marker("one_in")
+        comes = mark is None or (sum(_places(item, lists)) + day) % mark.args[0] == 0
+        parts[not comes].append(item)
     return parts
 
 
-def _comes_on(item: pytest.Item, day: int) -> bool:
-    mark = item.get_closest_marker("one_in")
-    return mark is None or (sum(_places(item)) + day) % mark.args[0] == 0
+def _places(item: pytest.Item, lists: dict[tuple[str, int], dict[str, int]]) -> list[int]:
+    """Of a case, in each list that its test or a fixture is parametrized by.
 
-
-def _places(item: pytest.Item) -> list[int]:
-    """Of a case, in each list that its test or a fixture is parametrized by."""
-    indices = item.callspec.indices  # type: ignore[attr-defined]
-    return [index for name, index in indices.items() if name not in _of_the_same_list(item)]
-
-
-def _of_the_same_list(item: pytest.Item) -> set[str]:
-    """The second argument and further ones where one list has values for several."""
-    listed = [mark.args[0] for mark in item.iter_markers("parametrize")]
-    names = [name.split(",") if isinstance(name, str) else name for name in listed]
-    return {name.strip() for several in names for name in several[1:]}
+    ``lists``: (a test, the number of a list) -> id -> place; it grows.
+    """
+    test = item.nodeid.partition("[")[0]
+    known = [(lists[test, number], name) for number, name in enumerate(item.callspec._idlist)]  # type: ignore[attr-defined]
+    return [places.setdefault(name, len(places)) for places, name in known]

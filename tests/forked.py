@@ -96,6 +96,7 @@ def _do(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401 - for those who are forked off
 
     if (job := _next_job()) is not None:
         _settle(job)

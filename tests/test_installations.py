@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -160,12 +161,15 @@ def processes(number: int, folder: pathlib.Path) -> list[list[str]]:
     return [out.split() for out, _ in printed]
 
 
-def test_a_second_process_finds_inductors_code_on_disk_and_corrupted_files_do_no_harm(tmp_path: pathlib.Path) -> None:
+def test_a_second_process_finds_inductors_code_on_disk_and_corrupted_files_do_no_harm(
+    tmp_path: pathlib.Path, of_the_day: Any
+) -> None:
     """Inductor makes what is corrupted anew; or it raises, as of torch 2.15, and eager's kernels serve, counted."""
-    first = processes(8, tmp_path)
+    at_once = len(of_the_day(range(9), 3))
+    first = processes(at_once, tmp_path)
     assert {(bits, fallbacks) for bits, _, fallbacks in first} == {(first[0][0], "0")}
     assert processes(1, tmp_path) == [[first[0][0], "2", "0"]]  # forward and backward, with the same bits
 
     for path in filter(pathlib.Path.is_file, tmp_path.rglob("*")):
         path.write_text("corrupted")
-    assert {fallbacks for _, _, fallbacks in processes(8, tmp_path)} <= {"0", "2"}
+    assert {fallbacks for _, _, fallbacks in processes(at_once, tmp_path)} <= {"0", "2"}
