@@ -309,6 +309,7 @@ def test_loop(name: str, compiler: str, is_loss_compiled: bool) -> None:
     check(lambda compile, net: loop.run(compile, net, is_loss_compiled), loop.net, compiler=find(compiler))
 
 
+@one_in(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loop_captured_after_an_eager_forward(name: str) -> None:
     loop = LOOPS[name]

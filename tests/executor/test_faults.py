@@ -193,6 +193,7 @@ def in_another_thread(run: Callable[[], object]) -> None:
     assert not thread.is_alive() and not failures, failures
 
 
+@one_in(2)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["engine", "captured"])
 @pytest.mark.parametrize("place", PLACES)
 def test_memory_is_flat_over_many_faults(place: str, is_captured: bool) -> None:
