@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,16 +47,22 @@ def python(
 
 
 def _server_does(job: Job) -> int:
-    """The status with which the forked process ends."""
+    """The status with which the forked process ends. Whoever stops waiting ends all of it: the next job gets another server."""
     server = _server()
-    print(json.dumps(dataclasses.asdict(job)), file=server.stdin, flush=True)
-    return int(server.stdout.readline())  # type: ignore[union-attr]
+    try:
+        print(json.dumps(dataclasses.asdict(job)), file=server.stdin, flush=True)
+        return int(server.stdout.readline())  # type: ignore[union-attr]
+    except BaseException:
+        _server.cache_clear()
+        os.killpg(server.pid, signal.SIGKILL)
+        raise
 
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
     """The process that has imported torch, and waits. It ends when this one does."""
-    return subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command, root = [sys.executable, "-m", __name__], pathlib.Path(__file__).parents[1]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root, process_group=0)
 
 
 def _next_job() -> Job | None:

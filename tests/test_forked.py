@@ -2,6 +2,9 @@
 
 import os
 import pathlib
+import signal
+
+import pytest
 
 from tests import forked
 
@@ -33,3 +36,18 @@ def test_how_it_ends() -> None:
     texts = ("import sys; sys.exit(3)", "import os; os.abort()", "import atexit; atexit.register(print, 'last')")
     done = [forked.python("-c", text) for text in texts]
     assert [each.returncode for each in done] == [3, -6, 0] and done[2].stdout == "last\n"
+
+
+def test_whoever_stops_waiting_gets_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(forked, "_server", forked.functools.cache(forked._server.__wrapped__))
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError):
+            forked.python("-c", "import time; time.sleep(600)")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert forked.python("-c", "print('here')").stdout == "here\n"
