@@ -4,7 +4,7 @@
     unsupported_mode: () -> the name of a mode that no Program can serve, or ""
     ambient:        AutocastState -> Ambient     with the modes on which kernels and strides depend
 
-See SEMANTICS: the state that counts for backward is the one in force when backward runs.
+The state that counts for backward is the one in force when backward runs.
 """
 
 from __future__ import annotations

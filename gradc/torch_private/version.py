@@ -4,8 +4,8 @@
     RELEASES:  the very releases that were            ALLOW: what lets another one be tried
     TAKEN_FOR: the minor version whose ways the imported torch is taken to have
 
-Private names of torch change between versions, and gradc does not guess. Where one is called otherwise in a version that is
-supported, ``places`` says how.
+Private names of torch change between versions, and gradc does not guess. ``dynamo_names`` has those of Dynamo that are called
+otherwise in one of the supported versions.
 """
 
 import os

@@ -5,17 +5,14 @@
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -156,41 +153,31 @@ void call_backward(const Step& step, void* out, const void* const* inputs) {
 
 // ---- what ATen does
 
-// Of either sign, and some rows far from others.
-at::Tensor numbers_of(const Summed& of, double scale) {
-  const auto numbers = at::arange(1, of.rows * of.columns + 1, at::kFloat).mul_(0.7 * scale).sin_().mul_(5 * scale);
-  return numbers.view({of.rows, of.columns});
-}
-
-bool is_same(const at::Tensor& a, const at::Tensor& b) {
-  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
-// So many rows that other functions, or another order, would show.
+// So many rows that other functions, or another order, would show; close together and far apart.
 template <class Trial>
 bool agrees(int64_t columns, Trial trial) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
   const Summed of{2 * most_lanes * most_lanes + 1, columns};
-  const auto agrees_at = [&](double scale) { return trial(of, numbers_of(of, scale)); };
-  return agrees_at(0.01) && agrees_at(1) && agrees_at(10);
+  return agrees_with_aten([&](TrialNumbers numbers) {
+    const auto agrees_at = [&](double scale) { return trial(of, numbers({of.rows, of.columns}).mul_(scale)); };
+    return agrees_at(0.01) && agrees_at(5) && agrees_at(50);
+  });
 }
 
 Direct log_softmax_of(int64_t columns) {
   const bool is_atens = agrees(columns, [](const Summed& of, const at::Tensor& in) {
     const auto ours = at::empty_like(in);
     log_softmax(of, in.const_data_ptr<float>(), ours.mutable_data_ptr<float>());
-    return is_same(ours, at::_log_softmax(in, 1, false));
+    return have_same_bits(ours, at::_log_softmax(in, 1, false));
   });
   return is_atens ? &call_log_softmax : nullptr;
 }
 
 bool is_backward_atens(int64_t columns, bool is_fused) {
   return agrees(columns, [is_fused](const Summed& of, const at::Tensor& grad) {
-    const auto result = at::_log_softmax(numbers_of(of, 0.3), 1, false), ours = at::empty_like(grad);
+    const auto result = at::_log_softmax(grad.cos(), 1, false), ours = at::empty_like(grad);
     log_softmax_backward(
         of, grad.const_data_ptr<float>(), result.const_data_ptr<float>(), ours.mutable_data_ptr<float>(), is_fused);
-    return is_same(ours, at::_log_softmax_backward_data(grad, result, 1, at::kFloat));
+    return have_same_bits(ours, at::_log_softmax_backward_data(grad, result, 1, at::kFloat));
   });
 }
 
@@ -203,14 +190,8 @@ Direct backward_of(int64_t columns) {
 // By number of columns, asked once.
 template <Direct (*find)(int64_t columns)>
 Direct known(int64_t columns) {
-  static std::array<std::optional<Direct>, most_lanes> known;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  auto& found = known[columns];
-  if (!found) {
-    found = find(columns);
-  }
-  return *found;
+  static Proofs<int64_t, Direct> proofs;
+  return proofs(columns, [&] { return find(columns); });
 }
 
 bool is_plain_float(const Meta* meta) {

@@ -3,11 +3,10 @@
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cmath>
@@ -112,16 +111,10 @@ void normalize(const Norm& norm, const Shape& shape) {
 
 // Whether this machine's ATen rounds as we do: it may not have fused multiply-adds.
 bool normalizes_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  static const bool is_same = agrees_with_aten([](TrialNumbers numbers) {
     const Shape shape{3, 11, 37};
-    const auto numbers = [](int64_t count, int64_t start) {
-      return at::arange(start, start + count, at::kFloat).reciprocal_();
-    };
-    const auto in = numbers(shape.channels * shape.count(), 3).view({shape.images, shape.channels, shape.pixels});
-    const auto weight = numbers(shape.channels, 7), bias = numbers(shape.channels, 5);
-    const auto mean = numbers(shape.channels, 11), var = numbers(shape.channels, 13);
+    const auto in = numbers({shape.images, shape.channels, shape.pixels}), weight = numbers({shape.channels});
+    const auto bias = numbers({shape.channels}), mean = numbers({shape.channels}), var = numbers({shape.channels});
     const auto our_mean = mean.clone(), our_var = var.clone();
     auto out = at::empty_like(in), save_mean = at::empty_like(mean), save_invstd = at::empty_like(var);
     const double momentum = 0.1, eps = 1e-5;
@@ -131,9 +124,9 @@ bool normalizes_as_aten() {
          save_mean.mutable_data_ptr<float>(), save_invstd.mutable_data_ptr<float>()},
         shape);
     const auto [result, result_mean, result_invstd] = at::native_batch_norm(in, weight, bias, mean, var, true, momentum, eps);
-    return at::equal(out, result) && at::equal(save_mean, result_mean) && at::equal(save_invstd, result_invstd) &&
-        at::equal(our_mean, mean) && at::equal(our_var, var);
-  }();
+    return have_same_bits(out, result) && have_same_bits(save_mean, result_mean) && have_same_bits(save_invstd, result_invstd) &&
+        have_same_bits(our_mean, mean) && have_same_bits(our_var, var);
+  });
   return is_same;
 }
 

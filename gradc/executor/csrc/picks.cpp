@@ -4,13 +4,11 @@
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace gradc {
 namespace {
@@ -64,19 +62,16 @@ void call_add_picked(const Step& step, Frame& frame) {
 
 // Whether this machine's ATen adds in the order of the places.
 bool adds_picked_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  static const bool is_same = agrees_with_aten([](TrialNumbers numbers) {
     const int64_t rows = 7, count = 61, length = 5;
     const auto places = at::arange(rows * count, at::kLong).mul_(7).remainder_(length).view({rows, count});
-    const auto added = at::arange(1, rows * count + 1, at::kFloat).reciprocal_().view({rows, count});
-    const auto table = at::ones({rows, length}, at::kFloat);
+    const auto added = numbers({rows, count}), table = numbers({rows, length});
     auto out = table.clone();
     add_picked(
         out.mutable_data_ptr<float>(), added.const_data_ptr<float>(), places.const_data_ptr<int64_t>(),
         Picks{0, 0, 0, rows, length, count});
-    return at::equal(out, table.scatter_add(1, places, added));
-  }();
+    return have_same_bits(out, table.scatter_add(1, places, added));
+  });
   return is_same;
 }
 

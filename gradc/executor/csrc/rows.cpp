@@ -6,11 +6,10 @@
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cstring>
@@ -175,18 +174,15 @@ void call_add(const Step& step, Frame& frame) {
 
 // Whether this machine's ATen adds in the order of the indices.
 bool adds_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  static const bool is_same = agrees_with_aten([](TrialNumbers values) {
     const int64_t count = 61, size = 19;
     const auto numbers = at::arange(count, at::kLong).mul_(7).remainder_(5);
-    const auto added = at::arange(1, count * size + 1, at::kFloat).reciprocal_().view({count, size});
-    const auto table = at::ones({5, size}, at::kFloat);
+    const auto added = values({count, size}), table = values({5, size});
     auto out = table.clone();
     const Rows rows{0, 0, 0, 5, size, size, count, false};
     add_rows(out.mutable_data_ptr<float>(), added.const_data_ptr<float>(), numbers.const_data_ptr<int64_t>(), rows);
-    return at::equal(out, table.index_add(0, numbers, added)) && at::equal(out, table.index_put({numbers}, added, true));
-  }();
+    return have_same_bits(out, table.index_add(0, numbers, added)) && have_same_bits(out, table.index_put({numbers}, added, true));
+  });
   return is_same;
 }
 

@@ -4,16 +4,15 @@
 #include "executor/csrc/lengths.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <optional>
+#include <tuple>
 
 namespace gradc {
 namespace {
@@ -137,24 +136,26 @@ void call_short_sum(const Step& step, void* out, const void* const* inputs) {
 // The call, if this machine's ATen sums such a matrix as we do.
 template <class T, SumEach<T> sum>
 Direct proven(const Summed& summed, bool is_over_rows) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
-  const auto numbers = at::arange(1, summed.rows * summed.columns + 1, c10::CppTypeToScalarType<T>::value);
-  for (int trial = 1; trial <= num_trials; ++trial) {
-    const auto in = numbers.mul(0.7 * trial).sin_();
-    const auto of_aten = in.view({summed.rows, summed.columns}).sum(is_over_rows ? 0 : 1);
-    const auto ours = at::empty_like(of_aten);
-    sum(ours.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), summed.rows, summed.columns);
-    if (std::memcmp(ours.const_data_ptr(), of_aten.const_data_ptr(), ours.nbytes()) != 0) {
-      return nullptr;
+  const bool is_atens = agrees_with_aten([&](TrialNumbers numbers) {
+    for (int trial = 0; trial < num_trials; ++trial) {
+      const auto in = numbers({summed.rows, summed.columns}, c10::CppTypeToScalarType<T>::value);
+      const auto of_aten = in.sum(is_over_rows ? 0 : 1), ours = at::empty_like(of_aten);
+      sum(ours.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), summed.rows, summed.columns);
+      if (!have_same_bits(ours, of_aten)) {
+        return false;
+      }
     }
-  }
-  return &call_short_sum<T, sum>;
+    return true;
+  });
+  return is_atens ? &call_short_sum<T, sum> : nullptr;
 }
 
 template <class T>
 Direct short_sum_of(const Summed& summed, bool is_over_rows) {
-  return is_over_rows ? proven<T, &sum_each_column<T>>(summed, true) : proven<T, &sum_each_row<T>>(summed, false);
+  static Proofs<std::tuple<int64_t, int64_t, bool>, Direct> proofs;
+  return proofs({summed.rows, summed.columns, is_over_rows}, [&] {
+    return is_over_rows ? proven<T, &sum_each_column<T>>(summed, true) : proven<T, &sum_each_row<T>>(summed, false);
+  });
 }
 
 // The one dimension that is summed over; nothing where there are several.

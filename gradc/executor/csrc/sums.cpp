@@ -4,11 +4,10 @@
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
 #include "executor/csrc/numbers.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <array>
@@ -99,15 +98,12 @@ void sum_rows(T* out, const T* in, int64_t rows, int64_t columns) {
 // Whether this machine's ATen sums as we do: it may have other vector registers.
 template <class T>
 bool sums_as_aten() {
-  static const bool is_same = [] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  static const bool is_same = agrees_with_aten([](TrialNumbers numbers) {
     const int64_t columns = whole_columns<T>;
-    const auto in = at::arange(1, 37 * columns + 1, c10::CppTypeToScalarType<T>::value).reciprocal_().view({37, columns});
-    auto out = at::empty({columns}, in.options());
+    const auto in = numbers({37, columns}, c10::CppTypeToScalarType<T>::value), out = at::empty({columns}, in.options());
     sum_rows(out.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), 37, columns);
-    return at::equal(out, in.sum(0));
-  }();
+    return have_same_bits(out, in.sum(0));
+  });
   return is_same;
 }
 
@@ -141,23 +137,28 @@ T sum_of_row(const T* in, int64_t size) {
 // Whether `agree` holds for rows of several lengths.
 template <class T, class Agree>
 bool holds_for_rows(Agree agree) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
-  for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
-    const auto row = at::arange(1, size + 1, at::kDouble).mul_(0.7).sin_().to(c10::CppTypeToScalarType<T>::value);
-    if (!agree(row, size)) {
-      return false;
+  return agrees_with_aten([agree](TrialNumbers numbers) {
+    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
+      if (!agree(numbers({size}, c10::CppTypeToScalarType<T>::value), size)) {
+        return false;
+      }
     }
-  }
-  return true;
+    return true;
+  });
+}
+
+// Whether they are ATen's sum and mean of so many.
+template <class T>
+bool are_sum_and_mean(T sum, int64_t size, const at::Tensor& sum_of_aten, const at::Tensor& mean_of_aten) {
+  return have_same_bits(at::full_like(sum_of_aten, sum), sum_of_aten) &&
+      have_same_bits(at::full_like(mean_of_aten, sum / static_cast<T>(size)), mean_of_aten);
 }
 
 // Whether this machine's ATen sums rows as we do.
 template <class T>
 bool sums_rows_as_aten() {
   static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
-    const T sum = sum_of_row(row.const_data_ptr<T>(), size);
-    return row.sum().item<T>() == sum && row.mean().item<T>() == sum / static_cast<T>(size);
+    return are_sum_and_mean(sum_of_row(row.const_data_ptr<T>(), size), size, row.sum(), row.mean());
   });
   return is_same;
 }
@@ -215,8 +216,7 @@ bool squares_as_aten() {
   static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
     const auto other = row.cos();
     const T sum = sum_of_squares(row.const_data_ptr<T>(), other.const_data_ptr<T>(), size);
-    return at::mse_loss(row, other, at::Reduction::Sum).item<T>() == sum &&
-        at::mse_loss(row, other).item<T>() == sum / static_cast<T>(size);
+    return are_sum_and_mean(sum, size, at::mse_loss(row, other, at::Reduction::Sum), at::mse_loss(row, other));
   });
   return is_same;
 }
@@ -272,7 +272,7 @@ bool scales_as_aten() {
     const auto other = row.cos(), out = at::empty_like(row), grad = at::full({}, T(0.3), row.options());
     scale_differences(
         out.mutable_data_ptr<T>(), row.const_data_ptr<T>(), other.const_data_ptr<T>(), scale_of<T>(true, size), T(0.3), size);
-    return at::equal(out, at::mse_loss_backward(grad, row, other, at::Reduction::Mean));
+    return have_same_bits(out, at::mse_loss_backward(grad, row, other, at::Reduction::Mean));
   });
   return is_same;
 }

@@ -1,6 +1,7 @@
 #include "executor/csrc/tiled_product.h"
 
 #include "executor/csrc/loops.h"
+#include "executor/csrc/prove.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -10,8 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -433,19 +432,16 @@ bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
     return false;
   }
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
-  static std::mutex mutex;
-  static std::map<Key, std::optional<Product::Tiled>> known; // and how
+  static Proofs<Key, std::optional<Product::Tiled>> proofs; // and how
   const Key key{sizes.rows,   sizes.columns,  sizes.inner,         sizes.x_down, sizes.x_across,
                 sizes.y_down, sizes.y_across, product.num_threads, adds};
-  const std::lock_guard lock(mutex);
-  const auto [found, is_new] = known.try_emplace(key);
-  if (is_new) {
+  const auto found = proofs(key, [&] {
     const auto ways = ways_for(sizes, adds);
     const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& way) { return agrees(product, way, adds, call); });
-    found->second = way == ways.end() ? std::nullopt : std::make_optional(*way);
-  }
-  sizes = found->second.value_or(sizes);
-  return found->second.has_value();
+    return way == ways.end() ? std::nullopt : std::make_optional(*way);
+  });
+  sizes = found.value_or(sizes);
+  return found.has_value();
 #else
   return false;
 #endif
