@@ -42,7 +42,7 @@ def call_of_transform(tape: TapeRecorder, function: Any, args: Sequence[Any]) ->
     return functools.partial(_differentiate, tape, function)
 
 
-def _differentiate(tape: TapeRecorder, function: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+def _differentiate(tape: TapeRecorder, function: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     with as_once_ended(tape, nodes_between(_tensors(outputs), _tensors(inputs))):
         return function(outputs, inputs, *args, **kwargs)
 

@@ -64,7 +64,8 @@ _MODIFIED = (
 class TapeRecorder:
     """A tape in the making. The function that is recorded gets it, to say which line of the user's it is at.
 
-    ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs; ``where`` is the line.
+    ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs. ``where`` is the
+    user's line at which it is.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool, is_nested: bool) -> None:

@@ -3,8 +3,9 @@
     SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
 
 Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned, alone and with
-what is made of the row), transforms (its ops under torch.func's), modules (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db), hops
-(hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
+what is made of the row), transforms (its ops under torch.func's), modules (module_db, train and eval), functions
+(autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function, called with ``compile``, of inputs that are
+made anew for every run.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _op_db(choice: Choice, samples_of: SamplesOf | None = None) -> Iterator[Subj
 def _ops_under_transforms(choice: Choice) -> Iterator[Subject]:
     from tests.sweep.transforms import transformed
 
-    return _op_db(choice, transformed)
+    return _op_db(dataclasses.replace(choice, num_samples=1), transformed)  # seven functions are made of each
 
 
 def _ops_on_views(choice: Choice) -> Iterator[Subject]:
