@@ -33,15 +33,10 @@ def is_seen_wrapped(tensor: torch.Tensor) -> bool:
     return is_in_transform(tensor) or (innermost is not None and innermost.key() in _DIFFERENTIATING)
 
 
-def is_dead_wrapper(tensor: torch.Tensor) -> bool:
-    """True for the wrapper of a transform that has ended: a call takes what is in it, but code that asks sees the wrapper."""
-    return bool(torch._C._functorch.is_dead_tensor_wrapper(tensor))
-
-
 def as_calls_see_it(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without the wrappers of transforms that have ended."""
-    while is_dead_wrapper(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    """The tensor without the wrappers of transforms that have ended, which code that asks for wrappers sees all the same."""
+    while (inner := torch._C._functorch.unwrap_if_dead(tensor)) is not tensor:
+        tensor = inner
     return tensor
 
 

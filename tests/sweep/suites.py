@@ -4,8 +4,8 @@
 
 Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned, alone and with
 what is made of the row), transforms (its ops under torch.func's), modules (module_db, train and eval), functions
-(autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function, called with ``compile``, of inputs that are
-made anew for every run.
+(autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function, called with ``compile``, of inputs that
+are made anew for every run.
 """
 
 from __future__ import annotations
