@@ -106,7 +106,7 @@ def _prod(node: Node, grads: Grads, made: Grads) -> Grads:
     if self.dim() == 0:
         return (grad,)
     _refuse_layouts(node, self.numel(), self)
-    return (gradc_ops.prod_backward(grad, self, node._saved_result),)
+    return (gradc_ops.prod_backward(grad, self, node._saved_result, torch.is_grad_enabled()),)
 
 
 def _prod_dim(node: Node, grads: Grads, made: Grads) -> Grads:
@@ -128,7 +128,7 @@ def _cumprod(node: Node, grads: Grads, made: Grads) -> Grads:
     if self.dim() == 0 or self.shape[dim] == 1:
         return (grad,)
     _refuse_layouts(node, self.shape[dim], self, result, grad)
-    return (gradc_ops.cumprod_backward(grad, self, dim, result),)
+    return (gradc_ops.cumprod_backward(grad, self, dim, result, torch.is_grad_enabled()),)
 
 
 def _refuse_layouts(node: Node, length: Any, *operands: torch.Tensor) -> None:
@@ -249,21 +249,27 @@ def replacing(tape: Tape, recorder: Recorder, nodes: Iterable[Node], create_grap
     with contextlib.ExitStack() as stack:
         for node in nodes:
             if formula := formula_of(node, create_graph):
-                run = _Run(tape, recorder, node, formula)
-                stack.callback(run.stop_intercepting)  # if the node raised
-                stack.callback(node.register_prehook(run.before).remove)
-                stack.callback(node.register_hook(run.after).remove)
+                stack.enter_context(Run(recorder, node, formula, tape.line_of(node)).hooked())
         yield
 
 
-class _Run:
+class Run:
     """One run of one node: the hooks in front of it and behind it. Between them nothing is recorded, by nobody."""
 
-    def __init__(self, tape: Tape, recorder: Recorder, node: Node, formula: Formula) -> None:
-        self.tape, self.recorder, self.node, self.formula = tape, recorder, node, formula
+    def __init__(self, recorder: Recorder, node: Node, formula: Formula, line: str) -> None:
+        self.recorder, self.node, self.formula, self.line = recorder, node, formula, line
         self.grads: Grads = ()
         self.is_grad_enabled = torch.is_grad_enabled()
         self._intercepting = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def hooked(self) -> Iterator[None]:
+        """While inside, this is how the node runs."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.stop_intercepting)  # if the node raised
+            stack.callback(self.node.register_prehook(self.before).remove)
+            stack.callback(self.node.register_hook(self.after).remove)
+            yield
 
     def before(self, grads: Grads) -> None:
         self.grads, self.is_grad_enabled = grads, torch.is_grad_enabled()
@@ -277,7 +283,7 @@ class _Run:
         if all(grad is None for grad in made):
             return None
         if any(grad is not None and grad.device.type != "cpu" for grad in self.grads):
-            raise UnsupportedError("formula known for the CPU only", self.node.name(), self.tape.line_of(self.node))
+            raise UnsupportedError("formula known for the CPU only", self.node.name(), self.line)
         with self.recorder.placing(self._place):
             return tuple(map(_as_engine_takes_it, self.formula.make(self.node, self.grads, made), made))
 
@@ -294,7 +300,7 @@ class _Run:
             return tuple(args[0].reshape(-1) for _ in op._schema.returns)
 
     def _place(self) -> tuple[str, str]:
-        return self.tape.line_of(self.node), self.node.name()
+        return self.line, self.node.name()
 
 
 def _as_engine_takes_it(grad: torch.Tensor | None, made: torch.Tensor | None) -> torch.Tensor | None:

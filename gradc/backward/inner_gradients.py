@@ -58,6 +58,11 @@ def reason_for_eager(outputs: Tensors, inputs: Tensors, arguments: Tensors, make
     return next((reason for reason in map(_what_is_unusual, nodes - beyond) if reason), "")
 
 
+def nodes_between(outputs: Tensors, inputs: Tensors) -> set[Node]:
+    """The nodes that a pass of the engine from ``outputs`` to ``inputs`` may run."""
+    return _walked(outputs, _edges(inputs))[1]
+
+
 def _what_is_unusual(node: Node) -> str:
     if node in LEAVES:
         return ""

@@ -114,13 +114,17 @@ def _put_sum(grad: torch.Tensor, indices: list[torch.Tensor | None], size: list[
     return found.sum_to_size(size)
 
 
-@_op("prod_backward(Tensor grad, Tensor input, Tensor result) -> Tensor", lambda grad, input, _: grad.new_empty(input.shape))
-def _prod_backward(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+@_op(
+    "prod_backward(Tensor grad, Tensor input, Tensor result, bool is_recorded) -> Tensor",
+    lambda grad, input, *_: grad.new_empty(input.shape),
+)
+def _prod_backward(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor, is_recorded: bool) -> torch.Tensor:
+    """``is_recorded``: the C++ code runs with recording on, though nothing needs a gradient."""
     with torch.no_grad():
         num_zeros = len((input == 0).nonzero())
         if num_zeros == 0:
             return grad * (result / input).conj()
-        if num_zeros > 1:
+        if num_zeros > 1 and not is_recorded:
             return torch.zeros_like(input, memory_format=torch.contiguous_format)
         return _prod_of_others(grad, input.contiguous().view(-1), 0).view_as(input)
 
@@ -147,10 +151,13 @@ def _prod_of_others(grad: torch.Tensor, input: torch.Tensor, dim: int) -> torch.
 
 
 @_op(
-    "cumprod_backward(Tensor grad, Tensor input, int dim, Tensor output) -> Tensor",
+    "cumprod_backward(Tensor grad, Tensor input, int dim, Tensor output, bool is_recorded) -> Tensor",
     lambda grad, input, *_: grad.new_empty(input.shape),
 )
-def _cumprod_backward(grad: torch.Tensor, input: torch.Tensor, dim: int, output: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
+def _cumprod_backward(
+    grad: torch.Tensor, input: torch.Tensor, dim: int, output: torch.Tensor, is_recorded: bool
+) -> torch.Tensor:
+    """``is_recorded``: as of prod_backward."""
+    with torch.set_grad_enabled(is_recorded):
         found: torch.Tensor = torch.ops.aten.cumprod_backward.default(grad, input, dim, output)
         return found

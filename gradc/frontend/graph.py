@@ -139,7 +139,7 @@ class _Runner(torch.fx.Interpreter):
             return _Runner(args[0], self.tape).outputs_of(args[1:])
         if target is torch.autograd.grad:
             return grad_inside(self.tape, *args, **kwargs)
-        if (of_transform := call_of_transform(target, args)) is not None:
+        if (of_transform := call_of_transform(self.tape, target, args)) is not None:
             return of_transform(*args, **kwargs)
         target = as_for_plain_tensors(decomposed(target, args), args, kwargs)
         return super().call_function(target, args, kwargs)

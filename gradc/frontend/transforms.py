@@ -1,6 +1,6 @@
 """torch.func's transforms in one of Dynamo's graphs: entered and left by plain calls, which are made while it is recorded.
 
-    call_of_transform: (function, args) -> the function to call instead, or None where it is none of a transform's
+    call_of_transform: (tape, function, args) -> the function to call instead, or None where it is none of a transform's
     forbids_hooks:     graph -> whether eager raises where the user has set saved-tensors hooks around it
 
 A transform of reverse mode has autograd nodes of its own, on tensors of its own, and runs them itself before it ends: it sends
@@ -9,6 +9,7 @@ down to the level of the region just the calls that it sends in eager, and these
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from gradc.ambient import autocast_state
+from gradc.backward.ended_transforms import as_once_ended
+from gradc.backward.inner_gradients import nodes_between
 from gradc.errors import UnsupportedError
+from gradc.tape.record import TapeRecorder
 from gradc.torch_private.transforms import is_gradient_of_transform, is_switch_of_hooks
 
 
-def call_of_transform(function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+def call_of_transform(tape: TapeRecorder, function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
     """See the module's docstring.
 
     Raises:
@@ -35,7 +39,12 @@ def call_of_transform(function: Any, args: Sequence[Any]) -> Callable[..., Any] 
         raise UnsupportedError("function transform", "a gradient under autocast")
     if any(tensor.device.type != "cpu" for tensor in _tensors(args)):
         raise UnsupportedError("function transform", "a gradient not on the CPU")
-    return function
+    return functools.partial(_differentiate, tape, function)
+
+
+def _differentiate(tape: TapeRecorder, function: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    with as_once_ended(tape, nodes_between(_tensors(outputs), _tensors(inputs))):
+        return function(outputs, inputs, *args, **kwargs)
 
 
 def forbids_hooks(graph: torch.fx.GraphModule) -> bool:

@@ -64,7 +64,8 @@ _MODIFIED = (
 class TapeRecorder:
     """A tape in the making. The function that is recorded gets it, to say which line of the user's it is at.
 
-    ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs.
+    ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs. ``where`` is the
+    user's line at which it is.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool, is_nested: bool) -> None:
@@ -73,7 +74,7 @@ class TapeRecorder:
         self.primals: Sequence[Primal] = ()
         self.inner_gradients: list[InnerGradient] = []
         self.has_functions = False  # whether the function that is recorded calls an autograd.Function
-        self._where = ""
+        self.where = ""
         self._lines: list[tuple[int, str]] = []
         self._may_cast = is_derivative and is_nested
 
@@ -87,7 +88,7 @@ class TapeRecorder:
 
         ``is_cast``: the line's call is itself a cast; ``has_autocast_kernel``: autocast casts for the line's call.
         """
-        self._where = where
+        self.where = where
         self.recorder.autocast = CallerAutocast(autocast_state(), is_at_work=has_autocast_kernel)
         self._may_cast = bool(self.recorder.autocast.state.enabled) and torch.is_autocast_cache_enabled() and not is_cast
         self._lines.append((next_sequence_nr(), where))
@@ -135,18 +136,18 @@ class TapeRecorder:
         )
 
     def _place(self) -> tuple[str, str]:
-        return self._where, _BY_AUTOCAST if self._may_cast else ""
+        return self.where, _BY_AUTOCAST if self._may_cast else ""
 
     def _lift_constant(self, tensor: torch.Tensor) -> int:
         if is_fake(tensor) and self.is_derivative:
             return self.recorder.add_phantom(tensor)
         if is_fake(tensor):
-            raise UnsupportedError("tensor of unknown origin", f"shape {tuple(tensor.shape)}", self._where)
+            raise UnsupportedError("tensor of unknown origin", f"shape {tuple(tensor.shape)}", self.where)
         return self.recorder.add_constant(tensor)
 
     def _saved(self, tensor: torch.Tensor) -> Saved:
         if tensor._is_zerotensor():  # forward mode makes them; fake tensors of backward's own forget that they are
-            raise UnsupportedError("function transform", "backward reads zeros that take no memory", self._where)
+            raise UnsupportedError("function transform", "backward reads zeros that take no memory", self.where)
         slot = self.recorder.slot_of(tensor)
         if slot is None and is_fake(tensor):
             slot = self.recorder.slot_of_alias(tensor)
@@ -156,7 +157,7 @@ class TapeRecorder:
             slot = self._packed_before(slot)
         is_recorded = tensor.requires_grad and (slot in self.recorder.declared or tensor.grad_fn is not None)
         if tensor.requires_grad and not is_recorded and is_view(tensor):
-            raise UnsupportedError("view made under no_grad that backward needs", where=self._where)
+            raise UnsupportedError("view made under no_grad that backward needs", where=self.where)
         num_calls = len(self.recorder.instructions)
         return Saved(slot, edge_of(tensor) if is_recorded else None, tensor, tensor._version, num_calls=num_calls)
 

@@ -33,6 +33,13 @@ def is_seen_wrapped(tensor: torch.Tensor) -> bool:
     return is_in_transform(tensor) or (innermost is not None and innermost.key() in _DIFFERENTIATING)
 
 
+def as_calls_see_it(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without the wrappers of transforms that have ended, which code that asks for wrappers sees all the same."""
+    while (inner := torch._C._functorch.unwrap_if_dead(tensor)) is not tensor:
+        tensor = inner
+    return tensor
+
+
 def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself that transforms have wrapped."""
     while is_in_transform(tensor):

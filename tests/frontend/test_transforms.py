@@ -158,6 +158,63 @@ def test_a_product_inside_a_transform_is_folded_where_eager_folds_it(name: str) 
     check(step, leaf(2, 6, 5, 9), constant(1, 9, 7))
 
 
+ENDED: dict[str, Callable[[Tensor], Any]] = {
+    "prod": lambda x: x.prod(),
+    "prod of a dimension": lambda x: x.prod(1),
+    "cumprod": lambda x: x.cumprod(1),
+    "vander": lambda x: torch.linalg.vander(x),
+    "masked cumprod": lambda x: torch.masked.cumprod(x, 1, mask=x != 0.5),
+    "prod, vmapped": lambda x: vmap(lambda row: row.cumsum(0).prod())(x),
+    "trace": lambda x: (x.exp() @ x.mT).trace(),
+    "matrix_exp": lambda x: torch.matrix_exp(x @ x.mT),
+}
+
+
+def with_zeros(x: Tensor) -> list[Tensor]:
+    """Eager takes another formula for each."""
+    return [x * (torch.arange(x.numel()).view(x.shape) >= num_zeros) for num_zeros in range(3)]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_vjp_pulled_back_takes_the_formulas_of_plain_tensors(name: str) -> None:
+    """A tape is recorded as if all tensors were wrapped; once the transform has ended, what a call returns is not."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        def pulled(x: Tensor) -> Any:
+            found, pull = vjp(ENDED[name], x)
+            return pull(found.cos())
+
+        return [*map(compile(pulled), with_zeros(x))]
+
+    check(step, constant(3, 4))
+
+
+WRAPPED: dict[str, Callable[[Tensor], Any]] = {
+    "grad": lambda x: grad(lambda x: x.prod(1).sum())(x),
+    "grad of vmap": lambda x: grad(lambda x: vmap(torch.prod)(x).sum())(x),
+    "grad of a vjp": lambda x: grad(lambda x: vjp(torch.prod, x)[1](x[0, 0])[0].sum())(x),
+    "vmap of a vjp": lambda x: vmap(lambda row: vjp(torch.prod, row)[1](row[0])[0])(x),
+    "jacrev of cumprod": lambda x: jacrev(lambda x: x.cumprod(1))(x),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_gradient_inside_of_a_transform_takes_the_formulas_of_wrapped_tensors(name: str) -> None:
+    check(lambda compile, x: [*map(compile(WRAPPED[name]), with_zeros(x))], constant(3, 4))
+
+
+@pytest.mark.parametrize("name", ["prod", "cumprod"])
+def test_what_is_recorded_of_a_vjp_of_a_product_is_for_eager(name: str) -> None:
+    """Backward through a vjp: eager records the calls of plain tensors."""
+
+    def step(compile: Any, x: Tensor) -> Any:
+        found = compile(lambda x: vjp(ENDED[name], x)[1](ENDED[name](x).cos())[0])(x)
+        found.square().sum().backward()
+        return found
+
+    assert check(step, leaf(3, 4), allow_fallback=True).fallbacks == {"function transform": 1}
+
+
 @pytest.mark.parametrize("make", [net, tied], ids=["plain", "tied"])
 def test_functional_call_is_compiled(make: Callable[[], nn.Module]) -> None:
     """It looks for tensors in dictionaries, and goes through sets of names."""

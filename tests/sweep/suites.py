@@ -3,8 +3,9 @@
     SUITES: name -> function (Choice) -> iterator of Subject        a Subject holds the samples of one op or module
 
 Suites: ops (op_db), views (its ops in place, on a row of what the function has calculated, which is returned, alone and with
-what is made of the row), modules (module_db, train and eval), functions (autograd_function_db), custom (custom_op_db), hops
-(hop_db). A sample is a function, called with ``compile``, of inputs that are made anew for every run.
+what is made of the row), transforms (its ops under torch.func's), modules (module_db, train and eval), functions
+(autograd_function_db), custom (custom_op_db), hops (hop_db). A sample is a function, called with ``compile``, of inputs that
+are made anew for every run.
 """
 
 from __future__ import annotations
@@ -102,12 +103,18 @@ def _op_itself(op: Any, sample: Any) -> list[Sample]:
     return [Sample(call, (sample.input, sample.args, sample.kwargs), sample.output_process_fn_grad)]
 
 
-def _op_db(choice: Choice) -> Iterator[Subject]:
+def _op_db(choice: Choice, samples_of: SamplesOf | None = None) -> Iterator[Subject]:
     from torch.testing._internal import common_methods_invocations as methods
 
     # So that Dynamo captures random ops: the original sets the seed inside, which breaks the graph.
     methods.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return _ops(methods.op_db)(choice)
+    return _ops(methods.op_db, samples_of)(choice)
+
+
+def _ops_under_transforms(choice: Choice) -> Iterator[Subject]:
+    from tests.sweep.transforms import transformed
+
+    return _op_db(dataclasses.replace(choice, num_samples=1), transformed)  # seven functions are made of each
 
 
 def _ops_on_views(choice: Choice) -> Iterator[Subject]:
@@ -187,6 +194,7 @@ def _module_sample(info: Any, sample: Any, choice: Choice, training: bool) -> Sa
 SUITES: dict[str, Callable[[Choice], Iterator[Subject]]] = {
     "ops": _op_db,
     "views": _ops_on_views,
+    "transforms": _ops_under_transforms,
     "modules": _module_db,
     "functions": _autograd_function_db,
     "custom": _custom_op_db,

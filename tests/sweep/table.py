@@ -30,6 +30,7 @@ SHOWN = (
     ("ops", "complex64", 1),
     ("ops", "complex64", 2),
     ("views", "float64", 2),
+    ("transforms", "float32", 1),
     ("modules", "float32", 1),
     ("functions", "float32", 1),
     ("custom", "float32", 1),
