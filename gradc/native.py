@@ -73,9 +73,9 @@ def tell_of_replaced_kernels(are_replaced: bool) -> None:
         extension.tell_of_replaced_kernels(are_replaced)
 
 
-def same_classes(look: Callable[[type], bool]) -> extension.SameClasses | None:
-    """A guard for what was read of classes: ``look`` is asked of one that has changed; None without the extension."""
-    return extension.SameClasses(look) if is_built() else None
+def same_definitions(look: Callable[[type], bool]) -> extension.SameDefinitions | None:
+    """A guard for classes and functions: ``look`` is asked of a class that has changed; None without the extension."""
+    return extension.SameDefinitions(look) if is_built() else None
 
 
 def same_objects(look: Callable[[dict[str, Any]], bool], variables: dict[str, Any]) -> extension.SameObjects | None:

@@ -48,6 +48,6 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_callbacks(module);
   gradc::bind_entering(module);
   gradc::bind_leaves(module);
-  gradc::bind_class_guards(module);
+  gradc::bind_definition_guards(module);
   gradc::bind_optim(module);
 }

@@ -1,6 +1,7 @@
 """What classes hold under some names, and whether they hold it still: of methods their code, of plain values the place.
 
-    Held(names).add(cls, how)          is_in(cls), is_in_all() -> bool
+    Held(names).add(cls, how)                     is_in(cls), is_in_all() -> bool
+    Written().add(function, are_defaults_read)    is_in_all() -> bool: code and defaults of functions, which are set in place
 
 Nothing of it is kept alive: what asks is compiled code, which hangs on functions of these very classes.
 """
@@ -8,6 +9,7 @@ Nothing of it is kept alive: what asks is compiled code, which hangs on function
 from __future__ import annotations
 
 import enum
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -71,6 +73,30 @@ class Held:
         held = vars(base)
         special = {name for name in held if name.startswith("__") and _is_descriptor(held[name])}
         return (held.keys() & self._names) | special
+
+
+class Written:
+    """What is written in functions: their code, and of some the defaults. As ``SameDefinitions`` of the extension has it."""
+
+    def __init__(self) -> None:
+        self._functions: list[tuple[weakref.ref[types.FunctionType], types.CodeType, Is]] = []
+
+    def add(self, function: types.FunctionType, are_defaults_read: bool) -> None:
+        are_defaults = _are(_defaults(function)) if are_defaults_read else lambda _: True
+        self._functions.append((weakref.ref(function), function.__code__, are_defaults))
+
+    def is_in_all(self) -> bool:
+        return all(
+            function.__code__ is code and are_defaults(_defaults(function))
+            for reference, code, are_defaults in self._functions
+            if (function := reference()) is not None
+        )
+
+
+def _defaults(function: types.FunctionType) -> tuple[Any, ...]:
+    """Those by place; then the names and values of those by keyword."""
+    by_keyword = function.__kwdefaults__ or {}
+    return (*(function.__defaults__ or ()), *itertools.chain.from_iterable(by_keyword.items()))
 
 
 def _parts(value: Any, compare: Compare) -> Iterator[Any]:

@@ -44,6 +44,18 @@ def is_any_mode_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
+def sees_calls(mode: Any) -> bool:
+    """True for a function mode that is to see each call; the one of ``torch.set_default_device`` only says where tensors are made."""
+    return not isinstance(mode, torch.utils._device.DeviceContext)
+
+
+def is_seen_by_function_modes() -> bool:
+    """True if a function mode of this thread sees each call."""
+    if torch._C._len_torch_function_stack() == 0:
+        return False
+    return any(map(sees_calls, torch.overrides._get_current_function_mode_stack()))
+
+
 def is_functorch_active() -> bool:
     """True inside torch.func.grad, vmap and their kin."""
     return torch._C._functorch.peek_interpreter_stack() is not None

@@ -6,7 +6,7 @@
 namespace gradc {
 
 void bind_callbacks(pybind11::module_& module);
-void bind_class_guards(pybind11::module_& module);
+void bind_definition_guards(pybind11::module_& module);
 void bind_entering(pybind11::module_& module);
 void bind_guards(pybind11::module_& module);
 void bind_leaves(pybind11::module_& module);

@@ -45,12 +45,14 @@ from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimple
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.key_order import guard_the_order_of_keys
 from gradc.torch_private.dynamo_patches.last_calls import end_in_the_same_frame
+from gradc.torch_private.dynamo_patches.left_for_now import leave_calls_to_function_modes, leave_labels_to_profilers
 from gradc.torch_private.dynamo_patches.leaves import (
     FACTORIES,
     make_leaves_in_graphs,
     return_what_leaves_lead_to,
     unmake_leaves_eagerly,
 )
+from gradc.torch_private.dynamo_patches.marked_regions import trace_through_marked_regions
 from gradc.torch_private.dynamo_patches.missing import guard_what_is_missing
 from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that_have_the_name
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
@@ -68,6 +70,7 @@ from gradc.torch_private.dynamo_patches.process_state import set_process_state_e
 from gradc.torch_private.dynamo_patches.python_effects import keep_effects_of_python, warn_of_nothing
 from gradc.torch_private.dynamo_patches.random_numbers import take_drawn_numbers
 from gradc.torch_private.dynamo_patches.recurrences import trace_short_recurrences
+from gradc.torch_private.dynamo_patches.replaced_code import guard_code_of_functions
 from gradc.torch_private.dynamo_patches.same_objects import guard_objects_at_once
 from gradc.torch_private.dynamo_patches.sets import keep_the_order_of_sets
 from gradc.torch_private.dynamo_patches.settings import compile_under_our_settings
@@ -118,6 +121,7 @@ __all__ = [
     "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
+    "guard_code_of_functions",
     "guard_module_hooks",
     "guard_objects_at_once",
     "guard_order_of_written_dictionaries",
@@ -140,9 +144,11 @@ __all__ = [
     "keep_what_gradc_compiled",
     "leave_broken_autocast_blocks_to_python",
     "leave_calculated_floats_to_python",
+    "leave_calls_to_function_modes",
     "leave_closed",
     "leave_generators_to_python",
     "leave_kernels_alone",
+    "leave_labels_to_profilers",
     "leave_out_unused_guards",
     "leave_out_unused_work",
     "leave_streams_to_python",
@@ -175,6 +181,7 @@ __all__ = [
     "tell_tensors_apart",
     "trace_inner_gradients",
     "trace_short_recurrences",
+    "trace_through_marked_regions",
     "unmake_leaves_eagerly",
     "unpack_whole_tensors",
     "warn_at_each_call",

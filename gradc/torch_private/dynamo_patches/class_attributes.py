@@ -3,21 +3,24 @@
 Dynamo guards a class attribute where it found it: not that no nearer class overrides it since, and of a method nothing. Here
 one guard asks for all classes that a function met. The names are those in the code that was traced, and of special methods all:
 what Python calls for an operator, a ``with`` or a ``len`` stands in no code. Of plain values only the place is looked at, as
-Dynamo guards the value itself; so a count that each step writes to a class changes nothing.
+Dynamo guards the value itself; so a count that each step writes to a class changes nothing. The same guard looks at the code of
+functions that were traced into, which is replaced without a change of the class.
 """
 
 from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables import object_protocol
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
-from gradc.torch_private.classes import Compare, Held, is_mutable
+from gradc.torch_private.classes import Compare, Held, Written, is_mutable
 from gradc.torch_private.dynamo_names import SLOTS_OF_CLASSES
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
@@ -25,7 +28,7 @@ from gradc.torch_private.patches import Method, Patch, Replace
 
 MakeGuard = Callable[[Callable[[type], bool]], Any]
 
-_CLASSES = "gradc_classes"
+_DEFINITIONS = "gradc_definitions"
 _OF_MODULES = ("forward", "_call_impl")  # which Dynamo looks up without going through the code that does
 
 
@@ -40,9 +43,7 @@ def guard_class_attributes(make_guard: MakeGuard) -> Patch:
         "guard_class_attributes",
         "A method that is replaced, and an attribute that a nearer class overrides, are no longer what Dynamo found.",
         (
-            Replace(
-                OutputGraph, "init_ambient_guards", noting(_CLASSES, lambda graph: _Classes(graph.traced_code, make_guard))
-            ),
+            Replace(OutputGraph, "init_ambient_guards", noting(_DEFINITIONS, lambda graph: Definitions(graph, make_guard))),
             Replace(UserDefinedObjectVariable, "__init__", _make_object),
             Replace(UserDefinedClassVariable, "__init__", _make_class),
             Replace(UserDefinedObjectVariable, "lookup_class_mro_attr", _make_look_up),
@@ -55,8 +56,8 @@ def _make_object(original: Method) -> Method:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if (classes := _now()) is not None:
-            classes.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
+        if (definitions := definitions_now()) is not None:
+            definitions.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
 
     return init
 
@@ -65,8 +66,8 @@ def _make_class(original: Method) -> Method:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if isinstance(self.value, type) and (classes := _now()) is not None:
-            classes.meet(self.value)
+        if isinstance(self.value, type) and (definitions := definitions_now()) is not None:
+            definitions.meet(self.value)
 
     return init
 
@@ -74,8 +75,8 @@ def _make_class(original: Method) -> Method:
 def _make_look_up(original: Method) -> Method:
     @functools.wraps(original)
     def look_up(self: Any, name: str) -> Any:
-        if (classes := _now()) is not None:
-            classes.names.add(name)
+        if (definitions := definitions_now()) is not None:
+            definitions.names.add(name)
         return original(self, name)
 
     return look_up
@@ -97,18 +98,20 @@ def _make_slots(original: Any) -> Method:
     return slots_of
 
 
-def _now() -> _Classes | None:
-    classes: _Classes | None = noted(_CLASSES)
-    return classes
+def definitions_now() -> Definitions | None:
+    """Those of the function that is traced now; None while nothing is, or not for gradc."""
+    definitions: Definitions | None = noted(_DEFINITIONS)
+    return definitions
 
 
-class _Classes:
-    """The classes that one function met while it was traced, and names that were looked up in them."""
+class Definitions:
+    """The classes that one function met while it was traced, names that were looked up in them, and functions traced into."""
 
-    def __init__(self, codes: list[types.CodeType], make_guard: MakeGuard) -> None:
+    def __init__(self, graph: OutputGraph, make_guard: MakeGuard) -> None:
         self.names = set(_OF_MODULES)
-        self._codes, self._make_guard = codes, make_guard
+        self._graph, self._make_guard = weakref.proxy(graph), make_guard
         self._met: dict[int, tuple[type, Compare]] = {}
+        self._traced: dict[int, tuple[types.FunctionType, set[Any]]] = {}
 
     def meet(self, cls: type, compare: Compare = Compare.CODE) -> None:
         """What was made inside has no source, and so no guard of Dynamo's: not even on what a method closes over."""
@@ -117,9 +120,14 @@ class _Classes:
             if is_mutable(type(cls)):
                 self._met[id(type(cls))] = type(cls), Compare.VALUE
 
+    def trace(self, function: types.FunctionType, source: Any) -> None:
+        """``source``: by which Dynamo guards the defaults; None if it guards nothing of the function."""
+        self._traced.setdefault(id(function), (function, set()))[1].add(source)
+
     def guard(self, builder: Any, guard: Any) -> None:
         """Add the guard: Dynamo calls this when all is traced."""
-        if not self._met:
+        unguarded = list(self._unguarded())
+        if not self._met and not unguarded:
             return
         held = Held(frozenset(self.names.union(*map(_names_in, self._all_codes()))))
         native = self._make_guard(held.is_in)
@@ -127,12 +135,22 @@ class _Classes:
             held.add(cls, compare)
             if native is not None:
                 native.add(cls)
-        are_same = native.ask if native else held.is_in_all
+        written = Written()
+        for function, are_defaults_read in unguarded:
+            (written.add if native is None else native.add_function)(function, are_defaults_read)
+        are_same = native.ask if native else lambda _: held.is_in_all() and written.is_in_all()
         builder.guard_manager.root.add_lambda_guard(are_same, ["what was read of classes is where it was"], guard.user_stack)
+
+    def _unguarded(self) -> Iterator[tuple[types.FunctionType, bool]]:
+        """The functions whose code Dynamo does not guard, and whether their defaults are not guarded, either."""
+        guarded = {each.originating_source for each in self._graph.guards if each.create_fn is GuardBuilder.CLOSURE_MATCH}
+        for function, sources in self._traced.values():
+            if not sources <= guarded:
+                yield function, None in sources
 
     def _all_codes(self) -> Iterator[types.CodeType]:
         """What was traced, and what Python may have called of metaclasses, as an ``__instancecheck__``."""
-        yield from dict.fromkeys(self._codes)
+        yield from dict.fromkeys(self._graph.traced_code)
         for cls, compare in self._met.values():
             if compare is Compare.VALUE:
                 yield from (value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType))

@@ -34,6 +34,7 @@ from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS, MOST_QUIET_CALLS, counted
 from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
+from gradc.torch_private.dynamo_patches.left_for_now import is_left_for_now, left_for_now
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
@@ -142,9 +143,12 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             is_hidden = reason == _NO_TENSORS
             if is_hidden and not computes(frame.f_code, frame.f_globals):
                 return result
-            tell = teller(_skipped(reason, error, frame), self)
+            found = _skipped(reason, error, frame)
+            tell = teller(found, self)
             if tell is None:
                 return result
+            if is_left_for_now(found.kind):
+                return _left_for_now(found.kind, frame.f_code, tell, result)
             if is_hidden and (answer := counted(frame.f_code, tell)) is not None:
                 return answer
             answer = dataclasses.replace(result, apply_to_code=False)
@@ -173,6 +177,14 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             Replace(ConvertFrameAssert, "__call__", make_convert),
         ),
     )
+
+
+def _left_for_now(kind: str, code: Any, tell: Callable[[], None], result: ConvertFrameReturn) -> ConvertFrameReturn:
+    """What tells at each call, where that can be; else Dynamo is told of this one call."""
+    if (answer := left_for_now(kind, code, tell)) is not None:
+        return answer
+    tell()
+    return dataclasses.replace(result, apply_to_code=False)
 
 
 def _is_in_a_mode_of_gradc() -> bool:

@@ -1,0 +1,194 @@
+"""Functions that Python runs while somebody watches: a profiler the labels inside, a function mode each call of torch's.
+
+    LeftForNow(...).end_graph(context)          left_for_now: a name that is counted, code, what tells -> what Dynamo is told | None
+
+What was compiled before stays, and serves again when nobody watches. What such a function calls is compiled by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch._dynamo.bytecode_transformation import create_instruction
+from torch._dynamo.convert_frame import ConvertFrameReturn
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, GlobalStateSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.ctx_manager import ProfilerContextVariable, ProfilerRecordFunctionContextVariable
+from torch._dynamo.variables.torch import TorchCtxManagerClassVariable
+from torch._dynamo.variables.torch_function import TorchFunctionModeVariable
+
+from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
+from gradc.torch_private.dynamo_patches.other_code import begun_with, called, in_place_of, without_dynamo
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.modes import is_seen_by_function_modes, sees_calls
+from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+
+_PROFILER = "torch.autograd.profiler"
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_IN_PARTS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftForNow:
+    """A reason to leave functions to Python, and whether it holds now: asked before each call of such a function."""
+
+    name: str
+    explanation: str
+    holds: Callable[[], bool]
+    met_in: weakref.WeakSet[types.CodeType] = dataclasses.field(default_factory=weakref.WeakSet)
+
+    def end_graph(self, tx: Any, context: object) -> NoReturn:
+        """Where it is met in a function that was called, the code around it goes on in parts: as long as the reason holds."""
+        self.met_in.add(tx.output.root_tx.f_code)
+        end_graph(self.name, self.explanation, context, skip_frame=True)
+
+    def guard(self, builder: Any, guard: Any) -> None:
+        """Add the guard: Dynamo calls this when all is traced."""
+        builder.guard_manager.root.add_lambda_guard(lambda _: self.holds(), [self.explanation], guard.user_stack)
+
+
+def _is_profiled() -> bool:
+    return bool(torch.autograd.profiler._is_profiler_enabled)
+
+
+LABEL = LeftForNow(
+    "label for profilers",
+    "while a profiler runs, gradc leaves a function that labels its parts to Python: a graph has no parts.",
+    _is_profiled,
+)
+MODE = LeftForNow(
+    "function mode",
+    "while a torch function mode is on, gradc leaves functions to Python: the mode is to see every call, as in eager.",
+    is_seen_by_function_modes,
+)
+_REASONS = {PREFIX + reason.name: reason for reason in (LABEL, MODE)}
+
+
+def left_for_now(kind: str, code: types.CodeType, tell: Callable[[], None]) -> ConvertFrameReturn | None:
+    """The code itself, which tells first, wherever the reason holds; None for another reason, or code that runs in parts."""
+    reason = _REASONS.get(kind)
+    if reason is None or code.co_flags & _IN_PARTS:
+        return None
+    begin = [*called(without_dynamo(tell), ()), create_instruction("POP_TOP")]
+    return in_place_of(code, begun_with(code, begin), reason.explanation, lambda _: reason.holds())
+
+
+def is_left_for_now(kind: str) -> bool:
+    return kind in _REASONS
+
+
+def leave_labels_to_profilers(is_ours: IsOurs) -> Patch:
+    """Leave a function with labels to Python while a profiler runs, and one that begins or ends a profile at any time.
+
+    Without a profiler the labels cost one guard on the flag that profilers set. Labels in torch's own code are left out as
+    before: those of optimizers have handlers of their own.
+    """
+
+    def make_enter(original: Method) -> Method:
+        @functools.wraps(original)
+        def enter(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                _meet_label(tx)
+            return original(self, tx)
+
+        return enter
+
+    def make_call(original: Method) -> Method:
+        """What makes a label: somebody else may enter it."""
+
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.value is torch.autograd.profiler.record_function and is_ours(tx.output.compiler_fn):
+                _meet_label(tx)
+            return original(self, tx, *args, **kwargs)
+
+        return call
+
+    def make_create(original: Any) -> Any:
+        @functools.wraps(original)
+        def create(*args: Any, **kwargs: Any) -> Any:
+            """Without the warning that the label is ignored."""
+            return ProfilerRecordFunctionContextVariable() if is_compiling_for_gradc() else original(*args, **kwargs)
+
+        return staticmethod(create)
+
+    def make_run(original: Method) -> Method:
+        @functools.wraps(original)
+        def run(self: Any) -> Any:
+            if self.f_code in LABEL.met_in and _is_profiled() and is_ours(self.output.compiler_fn):
+                self.output.guards.add(GlobalStateSource().make_guard(LABEL.guard))
+            return original(self)
+
+        return run
+
+    def make_profile(original: Method) -> Method:
+        @functools.wraps(original)
+        def enter(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn):
+                end_graph("profiler", "a profile begins here: Python begins it.", "torch.profiler.profile", skip_frame=True)
+            return original(self, tx)
+
+        return enter
+
+    return Patch(
+        "leave_labels_to_profilers",
+        "Dynamo leaves out the labels of a function, and profilers that it enters: the trace shows neither.",
+        (
+            Replace(ProfilerRecordFunctionContextVariable, "create", make_create),
+            Replace(ProfilerRecordFunctionContextVariable, "enter", make_enter),
+            Replace(TorchCtxManagerClassVariable, "call_function", make_call),
+            Replace(ProfilerContextVariable, "enter", make_profile),
+            Replace(InstructionTranslator, "run", make_run),
+        ),
+    )
+
+
+def _meet_label(tx: Any) -> None:
+    if tx.f_code.co_filename.startswith(_TORCH):
+        return
+    if _is_profiled():
+        LABEL.end_graph(tx, "record_function")
+    flag = AttrSource(tx.import_source(_PROFILER), "_is_profiler_enabled")
+    install_guard(flag.make_guard(GuardBuilder.CONSTANT_MATCH))
+
+
+def leave_calls_to_function_modes(is_ours: IsOurs) -> Patch:
+    """Leave functions to Python while a ``TorchFunctionMode`` of the user's is on, and one that enters such a mode at any time."""
+
+    def make_run(original: Method) -> Method:
+        @functools.wraps(original)
+        def run(self: Any) -> Any:
+            modes = [variable.value for variable in self.symbolic_torch_function_state.mode_stack]
+            if any(map(sees_calls, modes)) and is_ours(self.output.compiler_fn):
+                MODE.end_graph(self, type(modes[-1]).__name__)
+            return original(self)
+
+        return run
+
+    def make_enter(original: Method) -> Method:
+        @functools.wraps(original)
+        def enter(self: Any, tx: Any) -> Any:
+            if is_ours(tx.output.compiler_fn) and not tx.f_code.co_filename.startswith(_TORCH):
+                explanation = "a torch function mode is to see every call, as in eager: Python enters it."
+                end_graph("function mode that is entered", explanation, type(self.value).__name__, skip_frame=True)
+            return original(self, tx)
+
+        return enter
+
+    return Patch(
+        "leave_calls_to_function_modes",
+        "Dynamo calls a mode for what it puts into its graphs: not for attributes of tensors, nor for state that is set.",
+        (
+            Replace(InstructionTranslator, "run", make_run),
+            Replace(TorchFunctionModeVariable, "enter", make_enter),
+        ),
+    )
