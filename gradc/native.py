@@ -73,8 +73,11 @@ def tell_of_replaced_kernels(are_replaced: bool) -> None:
         extension.tell_of_replaced_kernels(are_replaced)
 
 
-def same_definitions(look: Callable[[type], bool]) -> extension.SameDefinitions | None:
-    """A guard for classes and functions: ``look`` is asked of a class that has changed; None without the extension."""
+def same_definitions(look: Callable[[type], list[Any] | None]) -> extension.SameDefinitions | None:
+    """A guard for classes and functions; None without the extension.
+
+    ``look`` is asked of a class that has changed: it gives None, or if what was read is there, functions that are new there.
+    """
     return extension.SameDefinitions(look) if is_built() else None
 
 

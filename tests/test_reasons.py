@@ -21,6 +21,7 @@ CODE, PAGE = ROOT / "gradc", ROOT / "docs" / "reasons.md"
 CALLS: dict[str, tuple[int | str, str]] = {
     "end_graph": (0, "gradc: "),
     "Kind": (1, "gradc: "),
+    "LeftForNow": (0, "gradc: "),
     "ConvertFrameReturn": ("skip_reason", ""),
     "_refusal": (0, ""),
     "Uncompiled": (1, ""),

@@ -111,8 +111,8 @@ def _update_first(learned: LearnedGroups, optimizer: torch.optim.Optimizer) -> i
 
 
 def _is_observed() -> bool:
-    """True while a profiler or its like hears of every op."""
-    return not native.is_built() or native.extension.is_observed()
+    """True while a profiler or its like hears of every op, or a mode sees it: torch names the step for them."""
+    return not native.is_built() or native.extension.is_observed() or is_any_mode_active()
 
 
 def update_group(

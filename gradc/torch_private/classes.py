@@ -1,7 +1,7 @@
 """What classes hold under some names, and whether they hold it still: of methods their code, of plain values the place.
 
-    Held(names).add(cls, how)                     is_in(cls), is_in_all() -> bool
-    Written().add(function, are_defaults_read)    is_in_all() -> bool: code and defaults of functions, which are set in place
+    Held(names).add(cls, how)                              is_in(cls), is_in_all() -> bool
+    Written().add_function(function, are_defaults_read)    are_same() -> bool: what is set in functions in place
 
 Nothing of it is kept alive: what asks is compiled code, which hangs on functions of these very classes.
 """
@@ -55,6 +55,13 @@ class Held:
             return False
         return all(_is_held(held.get(name), place, parts) for name, place, parts in found)
 
+    def functions_in(self, cls: type) -> Iterator[types.FunctionType]:
+        """The functions that it holds under the names now."""
+        for base in filter(is_mutable, cls.__mro__):
+            for name in self._names_in(base):
+                parts = _parts(vars(base)[name], Compare.FUNCTION)
+                yield from (part for part in parts if isinstance(part, types.FunctionType))
+
     def is_in_all(self, _: object = None) -> bool:
         return all(self.is_in(cls) for reference in self._classes if (cls := reference()) is not None)
 
@@ -81,11 +88,11 @@ class Written:
     def __init__(self) -> None:
         self._functions: list[tuple[weakref.ref[types.FunctionType], types.CodeType, Is]] = []
 
-    def add(self, function: types.FunctionType, are_defaults_read: bool) -> None:
+    def add_function(self, function: types.FunctionType, are_defaults_read: bool) -> None:
         are_defaults = _are(_defaults(function)) if are_defaults_read else lambda _: True
         self._functions.append((weakref.ref(function), function.__code__, are_defaults))
 
-    def is_in_all(self) -> bool:
+    def are_same(self) -> bool:
         return all(
             function.__code__ is code and are_defaults(_defaults(function))
             for reference, code, are_defaults in self._functions

@@ -3,7 +3,8 @@
 // Python gives a class a new version tag when an attribute of it, or of a class that it inherits from, is set or deleted, and no
 // two states of any classes share a tag. Where the tag is another one, Python code looks whether what was read is still there;
 // if it is, the new tag is the known one. A function's code and defaults may be set in place, which no class notices: they are
-// compared at each call. Neither is kept alive: what is compiled hangs on the classes' functions.
+// compared at each call, those of functions that came to another's place since, too. Neither classes nor functions are kept
+// alive: what is compiled hangs on them.
 #include "csrc/builtin.h"
 #include "csrc/class_versions.h"
 #include "frontend/csrc/bind.h"
@@ -121,8 +122,12 @@ class SameDefinitions {
       return true;
     }
     const auto version = version_of(type);
-    if (!look_(py::handle(reinterpret_cast<PyObject*>(type))).cast<bool>()) {
+    const py::object functions = look_(py::handle(reinterpret_cast<PyObject*>(type)));
+    if (functions.is_none()) {
       return false;
+    }
+    for (const auto& function : functions) {
+      add_function(function.cast<py::function>(), false);
     }
     known.version = version;
     return true;
@@ -138,7 +143,7 @@ class SameDefinitions {
 void bind_definition_guards(py::module_& module) {
   using Shared = std::shared_ptr<SameDefinitions>;
   py::class_<SameDefinitions, Shared>(module, "SameDefinitions", "A guard: whether classes and functions are what they were.")
-      .def(py::init<py::function>(), "(a class that has changed -> whether what was read of it is the same)")
+      .def(py::init<py::function>(), "(a class that has changed -> None, or if it holds what was read, functions that are new there)")
       .def("add", &SameDefinitions::add)
       .def("add_function", &SameDefinitions::add_function)
       .def_property_readonly("ask", [](Shared own) { return builtin_of<&SameDefinitions::are_same>(std::move(own), "gradc_are_same"); });

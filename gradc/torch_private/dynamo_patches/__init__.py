@@ -36,7 +36,11 @@ from gradc.torch_private.dynamo_patches.function_contexts import keep_marks_of_f
 from gradc.torch_private.dynamo_patches.generators import leave_generators_to_python
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.global_tensors import see_global_tensors
-from gradc.torch_private.dynamo_patches.graph_breaks import break_graph_where_eager_is_needed, break_graph_where_values_are_read
+from gradc.torch_private.dynamo_patches.graph_breaks import (
+    break_graph_at_opaque_functions,
+    break_graph_where_eager_is_needed,
+    break_graph_where_values_are_read,
+)
 from gradc.torch_private.dynamo_patches.grouped_tensors import group_tensors_in_eagers_order
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
@@ -101,6 +105,7 @@ __all__ = [
     "ask_again",
     "ask_before_backward",
     "ask_for_attributes_as_python_does",
+    "break_graph_at_opaque_functions",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",
     "break_graph_where_inference_tensors_are_saved",

@@ -26,7 +26,7 @@ from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
 from gradc.torch_private.patches import Method, Patch, Replace
 
-MakeGuard = Callable[[Callable[[type], bool]], Any]
+MakeGuard = Callable[[Callable[[type], list[types.FunctionType] | None]], Any]
 
 _DEFINITIONS = "gradc_definitions"
 _OF_MODULES = ("forward", "_call_impl")  # which Dynamo looks up without going through the code that does
@@ -35,8 +35,9 @@ _OF_MODULES = ("forward", "_call_impl")  # which Dynamo looks up without going t
 def guard_class_attributes(make_guard: MakeGuard) -> Patch:
     """One guard for what a function read of its classes.
 
-    ``make_guard`` makes it of what looks whether a class that has changed still holds what was read; classes are given to
-    its ``add``. Where that is None, all classes are looked at in each call.
+    ``make_guard`` makes it of what looks at a class that has changed: None where what was read is no longer there, or else the
+    functions that are new there. Classes are given to its ``add``, functions to ``add_function``. Where that is None, all are
+    looked at in each call.
     """
 
     return Patch(
@@ -129,16 +130,15 @@ class Definitions:
         unguarded = list(self._unguarded())
         if not self._met and not unguarded:
             return
-        held = Held(frozenset(self.names.union(*map(_names_in, self._all_codes()))))
-        native = self._make_guard(held.is_in)
+        held, written = Held(frozenset(self.names.union(*map(_names_in, self._all_codes())))), Written()
+        native = self._make_guard(functools.partial(_look, held, weakref.WeakSet()))
         for cls, compare in self._met.values():
             held.add(cls, compare)
             if native is not None:
                 native.add(cls)
-        written = Written()
         for function, are_defaults_read in unguarded:
-            (written.add if native is None else native.add_function)(function, are_defaults_read)
-        are_same = native.ask if native else lambda _: held.is_in_all() and written.is_in_all()
+            (native or written).add_function(function, are_defaults_read)
+        are_same = native.ask if native else lambda _: held.is_in_all() and written.are_same()
         builder.guard_manager.root.add_lambda_guard(are_same, ["what was read of classes is where it was"], guard.user_stack)
 
     def _unguarded(self) -> Iterator[tuple[types.FunctionType, bool]]:
@@ -154,6 +154,15 @@ class Definitions:
         for cls, compare in self._met.values():
             if compare is Compare.VALUE:
                 yield from (value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType))
+
+
+def _look(held: Held, watched: weakref.WeakSet[types.FunctionType], cls: type) -> list[types.FunctionType] | None:
+    """See ``make_guard``. A function that came to another's place has its code now: it may get another one there."""
+    if not held.is_in(cls):
+        return None
+    new = set(held.functions_in(cls)).difference(watched)
+    watched.update(new)
+    return list(new)
 
 
 def _names_in(code: types.CodeType) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.source import FloatTensorSource
+from torch._dynamo.trace_rules import is_callable_allowed
 from torch._dynamo.variables import builder
 from torch._dynamo.variables.higher_order_ops import CheckpointHigherOrderVariable
 from torch._dynamo.variables.misc import AutogradFunctionVariable
@@ -19,6 +20,8 @@ from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_met
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 from gradc.torch_private.plain_functions import is_plain
+
+_KNOWN = ("torch.", "einops")  # of the functions that Dynamo takes for opaque: those that it marks by itself
 
 
 def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
@@ -61,6 +64,46 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
             Replace(TensorVariable, "_method_register_hook", hook),
         ),
     )
+
+
+def break_graph_at_opaque_functions(is_ours: IsOurs) -> Patch:
+    """Make Dynamo end its graph at what ``torch.compiler.allow_in_graph`` and ``torch._dynamo.nonstrict_trace`` mark.
+
+    Dynamo puts such a function into its graph and looks at nothing inside: a Program is made of the ops that it called once, and
+    knows no state that it reads. Under ``fullgraph=True`` it stays in the graph, which is what the marks are for. So do the
+    functions of einops, which Dynamo marks by itself: they read no state. An autograd.Function is as one without a mark.
+    """
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_opaque(self.value) and is_ours(tx.output.compiler_fn) and not tx.one_graph:
+                end_graph("opaque function", "gradc calls it as eager does: it may read what no graph knows.", self.value)
+            return original(self, tx, *args, **kwargs)
+
+        return call
+
+    def make_method(original: Method) -> Method:
+        @functools.wraps(original)
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            if name == "apply" and is_callable_allowed(self.fn_cls) and is_ours(tx.output.compiler_fn):
+                return self.call_apply(tx, args, kwargs)
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    return Patch(
+        "break_graph_at_opaque_functions",
+        "Of a function that is marked as opaque a Program has the ops of its first call, whatever it reads or does at others.",
+        (
+            Replace(TorchInGraphFunctionVariable, "call_function", make),
+            Replace(AutogradFunctionVariable, "call_method", make_method),
+        ),
+    )
+
+
+def _is_opaque(function: Any) -> bool:
+    return is_callable_allowed(function) and not str(getattr(function, "__module__", "")).startswith(_KNOWN)
 
 
 def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
