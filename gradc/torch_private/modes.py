@@ -45,7 +45,7 @@ def is_any_mode_active() -> bool:
 
 
 def sees_calls(mode: Any) -> bool:
-    """True for a function mode that is to see each call; the one of ``torch.set_default_device`` only says where tensors are made."""
+    """True for a function mode that is to see each call; that of ``torch.set_default_device`` only says where tensors are."""
     return not isinstance(mode, torch.utils._device.DeviceContext)
 
 

@@ -18,6 +18,15 @@ from tests.oracle import check, leaf
 pytestmark = pytest.mark.usefixtures("nothing_captured")
 
 
+OF_GUARDS = {name for name in torch.compiler.__all__ if name.endswith("_unsafe")}
+TESTED = {
+    "compile", "config", "assume_constant_result", "reset", "allow_in_graph", "substitute_in_graph", "list_backends", "disable",
+    "set_default_backend", "get_default_backend", "set_stance", "set_enable_guard_collectives", "cudagraph_mark_step_begin",
+    "load_compiled_function", "wrap_numpy", "is_compiling", "is_dynamo_compiling", "is_exporting", "save_cache_artifacts",
+    "load_cache_artifacts", "nested_compile_region",
+}  # fmt: skip
+
+
 def is_compiled(y: Tensor) -> bool:
     return type(y.grad_fn).__name__ != "MulBackward0"
 
@@ -37,14 +46,8 @@ def values(compile: Any, function: Callable[..., Any], *sizes: int) -> list[list
 
 def test_nothing_of_the_surface_is_new() -> None:
     """A name that is not among these wants a test here."""
-    tested = set(
-        "compile config assume_constant_result reset allow_in_graph substitute_in_graph list_backends disable set_default_backend"
-        " get_default_backend set_stance set_enable_guard_collectives cudagraph_mark_step_begin load_compiled_function wrap_numpy"
-        " is_compiling is_dynamo_compiling is_exporting save_cache_artifacts load_cache_artifacts nested_compile_region".split()
-    )
-    of_guards = {name for name in torch.compiler.__all__ if name.endswith("_unsafe")}
     if torch.__version__.startswith("2.13"):
-        assert set(torch.compiler.__all__) - of_guards == tested
+        assert set(torch.compiler.__all__) - OF_GUARDS == TESTED
 
 
 # set_stance

@@ -1,4 +1,4 @@
-"""Labels for profilers, and torch function modes: they see what they see in eager, and what was compiled serves again behind them."""
+"""Labels for profilers, and torch function modes: they see what they see in eager; behind them compiled code serves again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code and defaults of a function are replaced in place, as a hot reload does: compiled code that was made of it is made anew."""
+"""Code and defaults of a function are replaced in place, as a hot reload does: what was compiled of it is compiled anew."""
 
 from __future__ import annotations
 
@@ -218,8 +218,8 @@ WAYS = [
 
 
 def code(changed: Any) -> None:
-    own = changed.__code__
-    changed.__code__ = own.replace(co_consts=tuple(9 if type(value) is int and value == 2 else value for value in own.co_consts))
+    constants = (9 if type(value) is int and value == 2 else value for value in changed.__code__.co_consts)
+    changed.__code__ = changed.__code__.replace(co_consts=tuple(constants))
 
 
 def defaults(changed: Any) -> None:

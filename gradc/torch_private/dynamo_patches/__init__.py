@@ -49,13 +49,13 @@ from gradc.torch_private.dynamo_patches.joined_sequences import give_no_notimple
 from gradc.torch_private.dynamo_patches.kernels import leave_kernels_alone
 from gradc.torch_private.dynamo_patches.key_order import guard_the_order_of_keys
 from gradc.torch_private.dynamo_patches.last_calls import end_in_the_same_frame
-from gradc.torch_private.dynamo_patches.left_for_now import leave_calls_to_function_modes, leave_labels_to_profilers
 from gradc.torch_private.dynamo_patches.leaves import (
     FACTORIES,
     make_leaves_in_graphs,
     return_what_leaves_lead_to,
     unmake_leaves_eagerly,
 )
+from gradc.torch_private.dynamo_patches.left_for_now import leave_calls_to_function_modes, leave_labels_to_profilers
 from gradc.torch_private.dynamo_patches.marked_regions import trace_through_marked_regions
 from gradc.torch_private.dynamo_patches.missing import guard_what_is_missing
 from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that_have_the_name

@@ -69,8 +69,8 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
 def break_graph_at_opaque_functions(is_ours: IsOurs) -> Patch:
     """Make Dynamo end its graph at what ``torch.compiler.allow_in_graph`` and ``torch._dynamo.nonstrict_trace`` mark.
 
-    Dynamo puts such a function into its graph and looks at nothing inside: a Program is made of the ops that it called once, and
-    knows no state that it reads. Under ``fullgraph=True`` it stays in the graph, which is what the marks are for. So do the
+    Dynamo puts such a function into its graph and looks at nothing inside: a Program is made of the ops that it called once,
+    and knows no state that it reads. Under ``fullgraph=True`` it stays in the graph, which is what the marks are for. So do the
     functions of einops, which Dynamo marks by itself: they read no state. An autograd.Function is as one without a mark.
     """
 

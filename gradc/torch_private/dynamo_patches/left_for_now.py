@@ -1,6 +1,7 @@
 """Functions that Python runs while somebody watches: a profiler the labels inside, a function mode each call of torch's.
 
-    LeftForNow(...).end_graph(context)          left_for_now: a name that is counted, code, what tells -> what Dynamo is told | None
+    LeftForNow(...).end_graph(tx, context)
+    left_for_now: a name that is counted, code, what tells -> what Dynamo is told | None
 
 What was compiled before stays, and serves again when nobody watches. What such a function calls is compiled by itself.
 """
@@ -162,7 +163,7 @@ def _meet_label(tx: Any) -> None:
 
 
 def leave_calls_to_function_modes(is_ours: IsOurs) -> Patch:
-    """Leave functions to Python while a ``TorchFunctionMode`` of the user's is on, and one that enters such a mode at any time."""
+    """Leave functions to Python while a ``TorchFunctionMode`` of the user's is on, and those that enter one at any time."""
 
     def make_run(original: Method) -> Method:
         @functools.wraps(original)

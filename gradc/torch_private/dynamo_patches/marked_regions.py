@@ -1,4 +1,4 @@
-"""``torch.compiler.nested_compile_region``: a hint for compilers that such a function is called often. It means nothing else."""
+"""``torch.compiler.nested_compile_region``: a hint for compilers that a function is called often, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def trace_through_marked_regions(is_ours: IsOurs) -> Patch:
 
     return Patch(
         "trace_through_marked_regions",
-        "Dynamo makes an operator of a marked region: it does not see what changes outside, and a graph break inside is an error.",
+        "Dynamo makes an operator of a marked region: what changes outside is not seen, and a graph break inside is an error.",
         (Replace(InvokeSubgraphHigherOrderVariable, "call_function", make),),
     )

@@ -20,7 +20,7 @@ from gradc.torch_private.patches import Method, Patch, Replace
 
 
 def guard_code_of_functions() -> Patch:
-    """Note each function that is traced into: the guard for classes looks at their code, and at defaults that Dynamo does not."""
+    """Note each function that is traced into: the guard for classes looks at its code, and at defaults that Dynamo does not."""
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
