@@ -4,8 +4,8 @@
     differences: (Observation, Observation) -> list of sentences, empty if nothing differs
 
 Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
-so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness and bits; inputs
-by version counter too; and all of them by which are the same object and which share a storage.
+so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, version counter and bits
+(of inputs: how often they were written into); and all of them by which are the same object and which share a storage.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
             values[path] = _plain(value)
             continue
         traits = traits_of(value)
-        if path in versions:
-            traits["version"] = value._version - versions[path]
+        if has_version(value):
+            traits["version"] = value._version - versions.get(path, 0)
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))
         tensors[path] = Seen(path, traits, copy_of(value), identity, storage)
@@ -86,7 +86,7 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
 
 def versions_of(inputs: tuple[Any, ...]) -> dict[str, int]:
     """path -> version counter, of every tensor within reach of ``inputs``."""
-    return {path: value._version for path, value in walk(inputs, None) if _has_version(value)}
+    return {path: value._version for path, value in walk(inputs, None) if has_version(value)}
 
 
 def walk(inputs: tuple[Any, ...], result: Any) -> Iterator[tuple[str, Any]]:
@@ -126,7 +126,7 @@ def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad
 
 
-def _has_version(value: Any) -> bool:
+def has_version(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_inference()
 
 

@@ -168,7 +168,8 @@ class BackwardCache:
             if is_plan(compiled.run):
                 backward = compiled.backward
                 unread = tuple(sorted(set(backward.released) - set(backward.saved)))
-                return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
+                views = backward.views, backward.plain_views
+                return compiled.run, backward.saved, backward.released, backward.frees_hidden, *views, backward.recounted, unread
         return None
 
     @torch.compiler.disable
@@ -406,9 +407,7 @@ class BackwardCache:
 def _replay(compiled: _Compiled, call: BackwardCall) -> list[Any]:
     saved = [call.saved[position] for position in compiled.backward.saved]
     grads = compiled.run([*call.defined, *saved, *call.sizes.values.values()])
-    for position in compiled.backward.views:
-        grads[position] = torch.ops.aten.alias.default(grads[position])
-    return grads
+    return compiled.backward.as_in_eager(grads)
 
 
 def _none_for_other_copies(derivative: Region) -> _Derivative:
