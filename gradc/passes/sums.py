@@ -7,7 +7,7 @@ add_in_place: Program -> the same with sums written over an addend that nobody r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -51,8 +51,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             sums.setdefault(ready, []).append(Instruction(op, (addend, ref), {}, (total.slot,), origin="AccumulateGrad"))
         outputs[group[0]] = total
         if versions:
-            is_written_over = is_ours and first.slot not in memory.aliases.view_calls  # a view holds its base
-            versions[group[0]] = len(refs) - 2 + ((versions[group[0]] or 0) + 1 if is_written_over else 0)
+            versions[group[0]] = _version_of_sum(memory, first.slot, max(made[ref.slot] for ref in refs[:2]), group, versions)
         for position in group[1:]:
             outputs[position] = None
     if not sums:
@@ -61,6 +60,16 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
     return dataclasses.replace(
         program, slots=tuple(slots), outputs=tuple(outputs), instructions=tuple(calls), versions=tuple(versions)
     )
+
+
+def _version_of_sum(
+    memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]
+) -> int:
+    """What eager leaves in the counter of a sum: the engine makes a new tensor, unless it is alone with the first addend."""
+    is_view = first in memory.aliases.view_calls  # and holds its base
+    version = versions[group[0]]
+    is_written_over = version is not None and not is_view and memory.is_let_go_after(first, ready, but_for=group[0])
+    return len(group) - 2 + (version + 1 if version is not None and is_written_over else 0)
 
 
 def add_in_place(program: Program) -> Program:
