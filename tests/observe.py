@@ -4,8 +4,8 @@
     differences: (Observation, Observation) -> list of sentences, empty if nothing differs
 
 Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
-so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, version counter and bits
-(of inputs: how often they were written into); and all of them by which are the same object and which share a storage.
+so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, bits and version
+counter (of inputs: how often they were written into); and all of them by which are the same object and which share a storage.
 """
 
 from __future__ import annotations

@@ -168,8 +168,9 @@ class BackwardCache:
             if is_plan(compiled.run):
                 backward = compiled.backward
                 unread = tuple(sorted(set(backward.released) - set(backward.saved)))
-                views = backward.views, backward.plain_views
-                return compiled.run, backward.saved, backward.released, backward.frees_hidden, *views, backward.recounted, unread
+                freed = backward.released, backward.frees_hidden
+                form = backward.views, backward.plain_views, backward.recounted
+                return compiled.run, backward.saved, *freed, *form, unread
         return None
 
     @torch.compiler.disable

@@ -116,7 +116,8 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         is_written_over = self.sums.is_written_over(first, total, slot, slot in self.declared)
         if is_written_over and does_layout_tell(first, total):
             meta, copy = tensor_meta(first), self._call(_aten.clone.default, (first,), {})
-            is_written_over = meta is not None and tensor_meta(copy) == dataclasses.replace(meta, offset=0)  # no gaps nor overlaps
+            # With gaps or overlaps, it is not written over.
+            is_written_over = meta is not None and tensor_meta(copy) == dataclasses.replace(meta, offset=0)
             if is_written_over:
                 self._note(_aten.clone.default, (first,), {}, copy)
                 self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))

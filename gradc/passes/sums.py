@@ -62,9 +62,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
     )
 
 
-def _version_of_sum(
-    memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]
-) -> int:
+def _version_of_sum(memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]) -> int:
     """What eager leaves in the counter of a sum: the engine makes a new tensor, unless it is alone with the first addend."""
     is_view = first in memory.aliases.view_calls  # and holds its base
     version = versions[group[0]]
