@@ -5,7 +5,8 @@
 
 Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
 so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, bits and version
-counter (of inputs: how often they were written into); and all of them by which are the same object and which share a storage.
+counter (of inputs: how often they were written into; of others with GRADC_TEST_VERSIONS=1); and all of them by which are the
+same object and which share a storage.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gradc.bits import same_bits
+from gradc.config import is_set
 from gradc.torch_private.modes import autocast_nesting
 
 MAX_GRADS_OF_GRADS = 3
+ALL_VERSIONS = is_set("GRADC_TEST_VERSIONS")  # of gradients and results, too
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
             values[path] = _plain(value)
             continue
         traits = traits_of(value)
-        if has_version(value):
+        if path in versions or (ALL_VERSIONS and has_version(value)):
             traits["version"] = value._version - versions.get(path, 0)
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))

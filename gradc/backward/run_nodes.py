@@ -120,7 +120,7 @@ def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: l
 
 @contextlib.contextmanager
 def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
-    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made. Counters are eager's."""
+    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made. Counts as eager."""
 
     def begin(grads: Any) -> None:
         recorder.sums.is_adding = False

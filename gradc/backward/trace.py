@@ -191,7 +191,7 @@ def released(segment: Segment, tangents: Sequence[Any], needed: Sequence[bool]) 
 
 
 def _views(program: Program) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """``Backward.views`` and ``plain_views``. The former are no fresh tensors in memory: parts, lazy conjugates, odd strides."""
+    """``Backward.views`` and ``plain_views``. The former lie as no fresh tensor does: parts, lazy conjugates, odd strides."""
     is_whole: dict[int, bool] = {}
     inputs = set(program.inputs)
     for call in program.instructions:
