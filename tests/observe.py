@@ -4,8 +4,9 @@
     differences: (Observation, Observation) -> list of sentences, empty if nothing differs
 
 Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
-so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness and bits; inputs
-by version counter too; and all of them by which are the same object and which share a storage.
+so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, bits and version
+counter (of inputs: how often they were written into; of others with GRADC_TEST_VERSIONS=1); and all of them by which are the
+same object and which share a storage.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gradc.bits import same_bits
+from gradc.config import is_set
 from gradc.torch_private.modes import autocast_nesting
 
 MAX_GRADS_OF_GRADS = 3
+ALL_VERSIONS = is_set("GRADC_TEST_VERSIONS")  # of gradients and results, too
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,8 +78,8 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
             values[path] = _plain(value)
             continue
         traits = traits_of(value)
-        if path in versions:
-            traits["version"] = value._version - versions[path]
+        if path in versions or (ALL_VERSIONS and has_version(value)):
+            traits["version"] = value._version - versions.get(path, 0)
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))
         tensors[path] = Seen(path, traits, copy_of(value), identity, storage)
@@ -86,7 +89,7 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
 
 def versions_of(inputs: tuple[Any, ...]) -> dict[str, int]:
     """path -> version counter, of every tensor within reach of ``inputs``."""
-    return {path: value._version for path, value in walk(inputs, None) if _has_version(value)}
+    return {path: value._version for path, value in walk(inputs, None) if has_version(value)}
 
 
 def walk(inputs: tuple[Any, ...], result: Any) -> Iterator[tuple[str, Any]]:
@@ -126,7 +129,7 @@ def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad
 
 
-def _has_version(value: Any) -> bool:
+def has_version(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_inference()
 
 

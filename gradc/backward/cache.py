@@ -168,7 +168,9 @@ class BackwardCache:
             if is_plan(compiled.run):
                 backward = compiled.backward
                 unread = tuple(sorted(set(backward.released) - set(backward.saved)))
-                return compiled.run, backward.saved, backward.released, backward.frees_hidden, backward.views, unread
+                freed = backward.released, backward.frees_hidden
+                form = backward.views, backward.plain_views, backward.recounted
+                return compiled.run, backward.saved, *freed, *form, unread
         return None
 
     @torch.compiler.disable
@@ -406,9 +408,7 @@ class BackwardCache:
 def _replay(compiled: _Compiled, call: BackwardCall) -> list[Any]:
     saved = [call.saved[position] for position in compiled.backward.saved]
     grads = compiled.run([*call.defined, *saved, *call.sizes.values.values()])
-    for position in compiled.backward.views:
-        grads[position] = torch.ops.aten.alias.default(grads[position])
-    return grads
+    return compiled.backward.as_in_eager(grads)
 
 
 def _none_for_other_copies(derivative: Region) -> _Derivative:

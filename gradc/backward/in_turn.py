@@ -106,9 +106,7 @@ class InTurn:
 
         with unpacking(give):
             grads = run([*(tangent for tangent in call.tangents if tangent is not None), *call.sizes.values.values()])
-        for position in backward.views:
-            grads[position] = torch.ops.aten.alias.default(grads[position])
-        return grads
+        return backward.as_in_eager(grads)
 
     def _compiled_for(self, key: BackwardKey, segment: Segment, compile: Compile, layouts: Layouts) -> tuple[Backward, Run]:
         found = self._compiled.get((segment.number, key, layouts), lambda: compile(segment, key, layouts))

@@ -9,6 +9,7 @@ eager's order.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.backward import formulas
+from gradc.backward.written_results import NUM_WRITES
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private.autograd import engine_grad, input_metadata
+from gradc.torch_private.autograd import engine_grad, input_metadata, set_version
 
 Grads = list[torch.Tensor | None]
 
@@ -118,19 +120,22 @@ def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: l
 
 @contextlib.contextmanager
 def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
-    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made."""
+    """While inside, ``recorder`` knows what the engine does between ``nodes``: it adds up what they made. Counts as eager."""
 
     def begin(grads: Any) -> None:
         recorder.sums.is_adding = False
 
-    def end(made: Any, grads: Any) -> None:
+    def end(num_writes: int, made: Any, grads: Any) -> None:
         recorder.sums.is_adding = True
+        for grad in made if num_writes else ():
+            if grad is not None and not grad._version:
+                set_version(grad, num_writes)
 
     with contextlib.ExitStack() as stack:
         stack.callback(begin, ())
         for node in nodes:
             stack.callback(node.register_prehook(begin).remove)
-            stack.callback(node.register_hook(end).remove)
+            stack.callback(node.register_hook(functools.partial(end, NUM_WRITES.get(node.name(), 0))).remove)
         yield
 
 

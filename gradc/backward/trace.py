@@ -5,6 +5,7 @@ trace_backward: (Tape, Segment, BackwardKey) -> Backward      a Program, and whi
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
@@ -18,7 +19,7 @@ from gradc.analysis.segments import Segment
 from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
-from gradc.ir.aliases import declared_views
+from gradc.ir.aliases import Aliases, declared_views
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS
 from gradc.ir.program import Program
@@ -29,7 +30,7 @@ from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
 from gradc.tape.fakes import strided
 from gradc.tape.tape import Tape
-from gradc.torch_private.autograd import current_autograd_node
+from gradc.torch_private.autograd import current_autograd_node, set_version
 from gradc.torch_private.fakes import is_fake
 
 Layouts = tuple[tuple[int, TensorMeta], ...]  # (position in ``Segment.saved``, what hooks give back there)
@@ -43,6 +44,8 @@ class Backward:
     ``saved`` are positions in ``Segment.saved``. ``released`` are those that a backward without retain_graph frees: all that
     the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees. ``views`` are
     gradients that the engine must see as views, as in eager: to any other it adds in place, in the memory that it lies in.
+    ``plain_views`` are the others that are views in eager: it only shows in the count of what was written into a sum that
+    begins with one. ``recounted`` are gradients whose version counters ``program`` leaves otherwise than eager, with eager's.
     """
 
     program: Program
@@ -50,6 +53,17 @@ class Backward:
     released: tuple[int, ...]
     frees_hidden: bool
     views: tuple[int, ...]
+    plain_views: tuple[int, ...] = ()
+    recounted: tuple[tuple[int, int], ...] = ()
+
+    def as_in_eager(self, grads: list[Any]) -> list[Any]:
+        """What a run of ``program`` has made, with eager's views and version counters."""
+        for position, version in enumerate(self.program.versions):
+            if version is not None:
+                set_version(grads[position], version)
+        for position in self.views:
+            grads[position] = torch.ops.aten.alias.default(grads[position])
+        return grads
 
 
 def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, layouts: Layouts | None = None) -> Backward:
@@ -72,9 +86,37 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, la
         with watching(tape, segment.nodes), recorder, tape.unpacking(inputs.unpack):
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         inputs.add_symbols()
-        program = recorder.program(grads)
+        program = _counted(recorder.program(grads), grads)
     program = pipeline.run(pipeline.backward(segment.shared if key.adds_up else ()), program)
-    return Backward(program, tuple(inputs.used), *released(segment, key.tangents, key.needed), _telling_views(program))
+    return Backward(
+        program,
+        tuple(inputs.used),
+        *released(segment, key.tangents, key.needed),
+        *_views(program),
+        recounted=_recounted(program),
+    )
+
+
+def _counted(program: Program, grads: Sequence[torch.Tensor | None]) -> Program:
+    """With ``Program.versions``. ``grads``: what it returns, on fake tensors, whose counters are eager's."""
+    aliases = Aliases(program.instructions)
+    foreign = {*program.inputs, *program.constants}
+    versions = tuple(
+        grad._version if grad is not None and isinstance(out, Ref) and aliases.root_of(out.slot) not in foreign else None
+        for grad, out in zip(grads, program.outputs, strict=True)
+    )
+    return dataclasses.replace(program, versions=versions)
+
+
+def _recounted(program: Program) -> tuple[tuple[int, int], ...]:
+    """``Backward.recounted``."""
+    aliases = Aliases(program.instructions)
+    counts = collections.Counter(aliases.root_of(slot) for call in program.instructions for slot in call.writes)
+    return tuple(
+        (position, version)
+        for position, (out, version) in enumerate(zip(program.outputs, program.versions))
+        if isinstance(out, Ref) and version is not None and version != counts[aliases.root_of(out.slot)]
+    )
 
 
 class _Inputs:
@@ -148,8 +190,8 @@ def released(segment: Segment, tangents: Sequence[Any], needed: Sequence[bool]) 
     return tuple(positions), any(saves.has_hidden for saves in run)
 
 
-def _telling_views(program: Program) -> tuple[int, ...]:
-    """Outputs that are views and do not lie in memory as a fresh tensor: parts, lazy conjugates, or with odd strides."""
+def _views(program: Program) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """``Backward.views`` and ``plain_views``. The former lie as no fresh tensor does: parts, lazy conjugates, odd strides."""
     is_whole: dict[int, bool] = {}
     inputs = set(program.inputs)
     for call in program.instructions:
@@ -157,13 +199,12 @@ def _telling_views(program: Program) -> tuple[int, ...]:
             size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
             is_part = size != size_of_base or call.op in LAZY_VIEWS
             is_whole[out] = not is_part and base not in inputs and is_whole.get(base, True)
-    return tuple(
-        position
-        for position, out in enumerate(program.outputs)
-        if isinstance(out, Ref)
-        and out.slot in is_whole
-        and (not is_whole[out.slot] or has_free_strides(program.slots[out.slot].meta))
-    )
+    telling, plain = [], []
+    for position, out in enumerate(program.outputs):
+        if isinstance(out, Ref) and out.slot in is_whole:
+            is_plain = is_whole[out.slot] and not has_free_strides(program.slots[out.slot].meta)
+            (plain if is_plain else telling).append(position)
+    return tuple(telling), tuple(plain)
 
 
 def _numel(meta: TensorMeta | None) -> Any:

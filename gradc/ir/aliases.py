@@ -142,8 +142,10 @@ class Lifetimes:
 
         ``but_for`` is a position in the outputs that does not count.
         """
-        if self.aliases.root_of(slot) not in self._fresh:
-            return False
+        return self.aliases.root_of(slot) in self._fresh and self.is_let_go_after(slot, index, but_for=but_for)
+
+    def is_let_go_after(self, slot: int, index: int, *, but_for: int | None = None) -> bool:
+        """True if call ``index`` or an earlier one is the last to read what is known to share the memory of ``slot``."""
         family = self.aliases.family_of(slot) - self._overwritten
         is_kept = any(self._positions.get(other, set()) - {but_for} for other in family)
         return not is_kept and all(self._last_read.get(other, -1) <= index for other in family)

@@ -27,6 +27,7 @@ class Program:
 
     ``slots`` holds every value; ``inputs`` the slots of the arguments in order; ``constants`` tensors that the Program
     owns, by slot; ``outputs`` one entry per result: Ref, Sym, or None for an undefined gradient.
+    ``versions``: what eager leaves in the version counter of each output of a backward; None where an input's counts on.
     ``symbols`` says where each symbol is read: ``{s0: ("size", input position, dimension)}`` or ``("int", position, 0)``.
     """
 
@@ -37,6 +38,7 @@ class Program:
     instructions: tuple[Instruction, ...]
     outputs: tuple[Ref | Sym | None, ...]
     symbols: dict[sympy.Symbol, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    versions: tuple[int | None, ...] = ()
 
     @property
     def syms(self) -> tuple[Sym, ...]:

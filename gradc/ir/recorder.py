@@ -24,8 +24,9 @@ from gradc.ir.builder import ProgramBuilder
 from gradc.ir.layouts import corrected
 from gradc.ir.metadata import tensor_meta
 from gradc.ir.ops import PLAIN_META, PLAIN_META_OF_CONTIGUOUS, is_metadata_query
-from gradc.ir.sums import EngineSums
+from gradc.ir.sums import EngineSums, does_layout_tell
 from gradc.ir.values import Instruction, leaves
+from gradc.torch_private.autograd import set_version
 from gradc.torch_private.fakes import call_on_meta, has_symbolic_sizes, is_fake, keeping_lazy_zeros, python_meta_kernels
 
 _aten = torch.ops.aten
@@ -83,8 +84,8 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         with python_meta_kernels() if has_symbolic_sizes(leaves((args, kwargs))) else contextlib.nullcontext():
             result = self._call(op, args, kwargs)
         result = corrected(op, args, kwargs, result)
-        if self.sums.is_adding and op is _aten.add.Tensor and (total := self._written_over(args, result)) is not None:
-            return total
+        if self.sums.is_adding and op is _aten.add.Tensor:
+            return self._add_up(args, kwargs, result)
         if self._is_noted(op, result):
             self._note(op, args, kwargs, result)
         return result
@@ -108,18 +109,24 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
             raise UnsupportedError("data-dependent value", str(op), self._place()[0])
         return op._schema.is_mutable or any(isinstance(leaf, torch.Tensor) for leaf in returned)
 
-    def _written_over(self, addends: Any, total: torch.Tensor) -> torch.Tensor | None:
-        """The sum as the engine would write it over the first addend, if it would, and that shows."""
+    def _add_up(self, addends: Any, kwargs: Any, total: torch.Tensor) -> torch.Tensor:
+        """Note a sum of the engine's, of which a new tensor is ``total``; the sum as the engine would leave it."""
         first, second = addends
-        slot, meta = self.slot_of(first), tensor_meta(first)
-        if not self.sums.is_written_over(first, total, slot, slot in self.declared):
-            return None
-        copy = self._call(_aten.clone.default, (first,), {})
-        if meta is None or tensor_meta(copy) != dataclasses.replace(meta, offset=0):
-            return None  # with gaps or overlaps: it is not written over
-        self._note(_aten.clone.default, (first,), {}, copy)
-        self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))
-        return copy
+        slot = self.slot_of(first)
+        is_written_over = self.sums.is_written_over(first, total, slot, slot in self.declared)
+        if is_written_over and does_layout_tell(first, total):
+            meta, copy = tensor_meta(first), self._call(_aten.clone.default, (first,), {})
+            # With gaps or overlaps, it is not written over.
+            is_written_over = meta is not None and tensor_meta(copy) == dataclasses.replace(meta, offset=0)
+            if is_written_over:
+                self._note(_aten.clone.default, (first,), {}, copy)
+                self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))
+                set_version(copy, first._version + 1)
+                return copy
+        self._note(_aten.add.Tensor, addends, kwargs, total)
+        if is_written_over:
+            set_version(total, first._version + 1)
+        return total
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> Instruction:
         return self.add_call(op, args, kwargs, result, self.autocast.seen_by(op), *self._place())

@@ -1,6 +1,7 @@
-"""What torch's engine writes over when it adds up gradients: a sum of ours is to lie in memory as one of the engine's.
+"""What torch's engine writes over when it adds up gradients: a sum of ours is to lie in memory, and be counted, as one of the
+engine's.
 
-    EngineSums.is_written_over: (addend, sum) -> bool
+    EngineSums.is_written_over: (addend, sum) -> bool             does_layout_tell: (addend, sum) -> bool
 
 Who else holds a gradient decides, as in the engine.
 """
@@ -30,12 +31,17 @@ class EngineSums:
         self.stealable: set[int] = set()
 
     def is_written_over(self, addend: torch.Tensor, total: torch.Tensor, slot: int | None, is_input: bool) -> bool:
-        """True if the engine would write the sum over ``addend``, whose strides are others than those of ``total``.
+        """True if the engine would write the sum over ``addend``, as nobody else held it.
 
-        It would if nobody else held the addend; traced, the recording does, and makes a new tensor.
+        Traced, the recording does, and ``total`` is a new tensor. Whether the addend has gaps or overlaps is not asked.
         """
-        meta, new, is_stealable = tensor_meta(addend), tensor_meta(total), slot in self.stealable
-        if torch.is_grad_enabled() or meta is None or new is None or meta == dataclasses.replace(new, offset=meta.offset):
+        is_stealable = slot in self.stealable
+        if torch.is_grad_enabled() or (is_input and not is_stealable) or tensor_meta(addend) is None:
             return False
-        is_held = use_count(addend) > _USES + is_stealable or (is_input and not is_stealable)
-        return not is_held and not is_view(addend)
+        return use_count(addend) <= _USES + is_stealable and not is_view(addend)
+
+
+def does_layout_tell(addend: torch.Tensor, total: torch.Tensor) -> bool:
+    """True if the sum, written over ``addend``, has other strides than ``total``, which is new."""
+    meta, new = tensor_meta(addend), tensor_meta(total)
+    return meta is not None and new is not None and meta != dataclasses.replace(new, offset=meta.offset)

@@ -7,7 +7,7 @@ add_in_place: Program -> the same with sums written over an addend that nobody r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -28,7 +28,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
     made = {out: index for index, call in enumerate(program.instructions) for out in call.outs if out is not None}
     memory = Lifetimes(program)
     written = {slot for call in program.instructions for slot in call.writes}
-    slots, outputs = list(program.slots), list(program.outputs)
+    slots, outputs, versions = list(program.slots), list(program.outputs), list(program.versions)
     sums: dict[int, list[Instruction]] = {}
     for group in groups:
         refs = [out for position in group if isinstance(out := program.outputs[position], Ref)]
@@ -37,7 +37,8 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             continue
         if not all(ref.slot in made for ref in refs) or not _is_summable(meta := metas.pop()):
             continue
-        total, ready = refs[0], max(made[refs[0].slot], made[refs[1].slot])
+        first = total = refs[0]
+        ready = max(made[first.slot], made[refs[1].slot])
         is_ours = memory.is_free_after(total.slot, ready, but_for=group[0]) and all(
             memory.is_apart(total.slot, ref.slot) for ref in refs[1:]
         )
@@ -46,15 +47,27 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             total = Ref(len(slots) - 1)
         for number, ref in enumerate(refs[1:]):
             ready = max(ready, made[ref.slot])
-            op, first = (_aten.add_.Tensor, total) if number or is_ours else (_aten.add.Tensor, refs[0])
-            sums.setdefault(ready, []).append(Instruction(op, (first, ref), {}, (total.slot,), origin="AccumulateGrad"))
+            op, addend = (_aten.add_.Tensor, total) if number or is_ours else (_aten.add.Tensor, first)
+            sums.setdefault(ready, []).append(Instruction(op, (addend, ref), {}, (total.slot,), origin="AccumulateGrad"))
         outputs[group[0]] = total
+        if versions:
+            versions[group[0]] = _version_of_sum(memory, first.slot, max(made[ref.slot] for ref in refs[:2]), group, versions)
         for position in group[1:]:
             outputs[position] = None
     if not sums:
         return program
     calls = [added for index, call in enumerate(program.instructions) for added in (call, *sums.get(index, ()))]
-    return dataclasses.replace(program, slots=tuple(slots), outputs=tuple(outputs), instructions=tuple(calls))
+    return dataclasses.replace(
+        program, slots=tuple(slots), outputs=tuple(outputs), instructions=tuple(calls), versions=tuple(versions)
+    )
+
+
+def _version_of_sum(memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]) -> int:
+    """What eager leaves in the counter of a sum: the engine makes a new tensor, unless it is alone with the first addend."""
+    is_view = first in memory.aliases.view_calls  # and holds its base
+    version = versions[group[0]]
+    is_written_over = version is not None and not is_view and memory.is_let_go_after(first, ready, but_for=group[0])
+    return len(group) - 2 + (version + 1 if version is not None and is_written_over else 0)
 
 
 def add_in_place(program: Program) -> Program:

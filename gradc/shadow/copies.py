@@ -19,9 +19,9 @@ from torch import Tensor
 
 from gradc.bits import same_bits
 from gradc.shadow.world import KINDS, UnverifiableError, is_stateful, post_accumulate_hooks_of
-from gradc.torch_private.autograd import is_cut_off, storage_key
+from gradc.torch_private.autograd import is_cut_off, set_version, storage_key
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.running_twice import put_back_version, with_lazy_bits_of, without_lazy_bits
+from gradc.torch_private.running_twice import with_lazy_bits_of, without_lazy_bits
 from gradc.torch_private.transforms import is_in_transform
 
 
@@ -115,7 +115,7 @@ class Copies:
                 if pair.value.is_leaf:
                     pair.value.requires_grad_(pair.leaf is not None)
                     pair.value.grad = pair.grad
-                put_back_version(pair.value, pair.version)
+                set_version(pair.value, pair.version)
 
     def _add_all(self, value: Any) -> None:
         if isinstance(value, tuple):

@@ -72,6 +72,12 @@ def forget_view_node(view: torch.Tensor) -> None:
         view.grad_fn  # noqa: B018  made when it is asked for
 
 
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Have the tensor's version counter, and so that of all its views, say ``version``."""
+    if tensor._version != version:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
 def use_count(tensor: torch.Tensor) -> int:
     """How many C++ references there are to the tensor; all that Python holds are one."""
     return tensor._use_count()  # type: ignore[attr-defined]

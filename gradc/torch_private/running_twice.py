@@ -59,12 +59,6 @@ def is_inside_compiled_code() -> bool:
     return torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False)
 
 
-def put_back_version(tensor: torch.Tensor, version: int) -> None:
-    """Have the tensor's version counter say ``version`` again."""
-    if tensor._version != version:
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-
-
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     """A view of what the memory holds, where the tensor is still to be conjugated or negated."""
     plain = torch.conj(tensor) if tensor.is_conj() else tensor

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradc.ir.sums import EngineSums
+from gradc.ir.sums import EngineSums, does_layout_tell
 
 
 @pytest.fixture
@@ -37,8 +37,9 @@ def test_an_input_only_if_it_may_be_stolen(addend):
     assert not is_written_over(addend, is_input=True, stealable=[1])
 
 
-def test_nothing_shows_where_the_sum_lies_as_the_addend_does():
-    assert not is_written_over(torch.empty(1, 3))
+def test_the_layout_tells_only_where_the_sum_lies_otherwise_than_the_addend(addend):
+    assert does_layout_tell(addend, torch.empty(1, 3))
+    assert not does_layout_tell(torch.empty(1, 3), torch.empty(1, 3))
 
 
 def test_not_what_others_hold(addend):

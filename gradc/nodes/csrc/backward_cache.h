@@ -11,19 +11,24 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace gradc {
 
 // A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
 // the saved tensors that are freed with it; of those that it does not read, `unread`, eager checks the versions all the same.
-// `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in.
+// `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in. Of
+// `plain_views` it is to do so where it counts what is written into a leaf's gradient. `recounted` are gradients, with the version
+// counters that eager leaves in them.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;
   std::vector<int64_t> saved;
   std::vector<int64_t> released;
   bool frees_hidden = false;
   std::vector<int64_t> views;
+  std::vector<int64_t> plain_views;
+  std::vector<std::pair<int64_t, int64_t>> recounted;
   std::vector<int64_t> unread;
 };
 

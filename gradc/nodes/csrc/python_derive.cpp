@@ -4,6 +4,7 @@
 #include "csrc/keep.h"
 
 #include <map>
+#include <tuple>
 
 namespace py = pybind11;
 
@@ -30,10 +31,10 @@ class PythonDerive : public Derive {
         return nullptr;
       }
       using Numbers = std::vector<int64_t>;
-      auto [plan, saved, released, frees_hidden, views, unread] =
-          found.cast<std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers, Numbers>>();
-      return std::make_shared<CompiledBackward>(CompiledBackward{
-          std::move(plan), std::move(saved), std::move(released), frees_hidden, std::move(views), std::move(unread)});
+      using Versions = std::vector<std::pair<int64_t, int64_t>>;
+      using Fields = std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers, Numbers, Versions, Numbers>;
+      const auto make = [](auto&&... fields) { return std::make_shared<CompiledBackward>(CompiledBackward{std::move(fields)...}); };
+      return std::apply(make, found.cast<Fields>());
     });
   }
 

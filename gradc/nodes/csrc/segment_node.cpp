@@ -320,18 +320,29 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     inputs.emplace_back(symbol);
   }
   if (keeps_graph) {
-    return gradients_of(run(*backward.plan, std::move(inputs)), backward);
+    return with_views(gradients_of(run(*backward.plan, std::move(inputs)), backward), backward);
   }
   std::vector<bool> are_own(saved_.own.size());
   std::transform(saved_.own.begin(), saved_.own.end(), are_own.begin(), [](const at::Tensor& own) { return own.defined(); });
   release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
   std::vector<c10::IValue> left;
   try {
-    return gradients_of(run(*backward.plan, std::move(inputs), &left), backward);
+    return with_views(gradients_of(run(*backward.plan, std::move(inputs), &left), backward), backward);
   } catch (const std::exception&) {
     put_back(backward, are_own, left);
     throw;
   }
+}
+
+// A view holds its base, so that eager makes a new tensor of the sum of it and what another node sends to the same leaf.
+variable_list SegmentNode::with_views(variable_list grads, const CompiledBackward& backward) const {
+  for (const auto position : backward.plain_views) {
+    const auto& target = next_edge(position).function;
+    if (target && target.use_count() > 1 && typeid(*target) == typeid(torch::autograd::AccumulateGrad)) {
+      grads[position] = at::alias(grads[position]);
+    }
+  }
+  return grads;
 }
 
 // Of what hooks packed, each is unpacked where the node that saved it runs, as in eager: they may keep less memory than the tensors.
@@ -369,6 +380,12 @@ variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackw
   for (auto& result : results) {
     at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
     grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
+  }
+  for (const auto& [position, version] : backward.recounted) {
+    if (!grads[position].is_inference()) {
+      auto counter = torch::autograd::impl::version_counter(grads[position]); // shared with its views
+      counter.set_version(version);
+    }
   }
   for (const auto position : backward.views) {
     grads[position] = at::alias(grads[position]);

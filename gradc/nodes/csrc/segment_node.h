@@ -85,6 +85,7 @@ struct SegmentNode : torch::autograd::Node {
   Key key_now(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents, bool keeps_graph);
+  torch::autograd::variable_list with_views(torch::autograd::variable_list grads, const CompiledBackward& backward) const;
   torch::autograd::variable_list unpack_in_turn(
       const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);

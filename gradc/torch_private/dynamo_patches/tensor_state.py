@@ -78,8 +78,8 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def grad(self: Any, tx: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                if self.has_grad_fn and not self.source:
-                    end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it.")
+                if self.has_grad_fn and not (self.source and tx.output.resolve_source_value(self.source).retains_grad):
+                    end_graph("grad of a tensor that is no leaf", "torch warns whoever reads it, and so each guard that would.")
                 note_read(tx)
             return original(self, tx)
 
