@@ -21,6 +21,7 @@ from gradc.backward.written_results import NUM_WRITES
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
+from gradc.tape.plain_tensors import PlainTensorCalls
 from gradc.tape.tape import Edge, Node, Tape
 from gradc.torch_private.autograd import engine_grad, input_metadata, set_version
 
@@ -54,6 +55,7 @@ def run_nodes(
     with contextlib.ExitStack() as stack:
         if recorder is not None:
             stack.enter_context(formulas.replacing(tape, recorder, segment.nodes, create_graph))
+            stack.enter_context(PlainTensorCalls() if tape.has_custom_ops else contextlib.nullcontext())
         if recorder is not None and not create_graph:
             stack.enter_context(telling_sums(recorder, segment.nodes))
         stack.enter_context(_writing_over([(inlets[position], tangents[position]) for position in stealable]))

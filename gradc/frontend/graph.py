@@ -22,9 +22,9 @@ from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend import functions
 from gradc.frontend.cells import decomposed
 from gradc.frontend.floats import is_float_input
-from gradc.frontend.plain_tensors import as_for_plain_tensors, method_named
 from gradc.frontend.transforms import call_of_transform
 from gradc.ir.autocast import is_cast_for
+from gradc.tape.plain_tensors import as_for_plain_tensors, method_named
 from gradc.tape.record import TapeRecorder
 from gradc.torch_private.plain_functions import AUTOGRAD_FUNCTION
 

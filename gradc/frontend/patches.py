@@ -72,6 +72,7 @@ def patches() -> Patches:
             dynamo.keep_marks_of_functions(is_ours),
             dynamo.keep_ops_whole(is_ours),
             dynamo.keep_the_order_of_sets(is_ours),
+            dynamo.keep_unread_elements(is_ours),
             dynamo.make_leaves_in_graphs(is_ours),
             dynamo.make_objects_as_python_does(is_ours),
             dynamo.copy_objects_as_python_does(is_ours),

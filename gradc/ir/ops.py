@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,6 +30,13 @@ def _fact(why: str, *names: str) -> Fact:
     """``names`` as in "add.Tensor"; without a dot, the default overload."""
     pairs = (name.partition(".") for name in names)
     return Fact(why, frozenset(getattr(getattr(_aten, name), overload or "default") for name, _, overload in pairs))
+
+
+def _all_overloads(*names: str) -> Iterator[str]:
+    """Of those of these ops that there are in this version of torch."""
+    for name in names:
+        packet = getattr(_aten, name, None)
+        yield from (f"{name}.{overload}" for overload in (packet.overloads() if packet is not None else ()))
 
 
 LAZY_VIEWS = _fact(
@@ -80,6 +88,33 @@ UNDECLARED_WRITES = _fact(
     "writes into running statistics, and its schema does not say so", "native_batch_norm", "cudnn_batch_norm",
     "miopen_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts",
 )  # fmt: skip
+MAY_RAISE = _fact(
+    "raises for some values of its arguments (an index out of bounds, a matrix without inverse, a division by zero), or where "
+    "a storage ends, which tracing does not know: a call counts even where nobody reads its results",
+    *_all_overloads(
+        # indices, and numbers that say how many
+        "index", "_unsafe_index", "index_put", "_unsafe_index_put", "index_select", "index_add", "index_copy", "index_fill",
+        "index_reduce", "gather", "scatter", "scatter_add", "scatter_reduce", "take", "put", "masked_scatter", "embedding",
+        "embedding_dense_backward", "_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_dense_backward",
+        "_embedding_bag_per_sample_weights_backward", "segment_reduce", "_segment_reduce_backward", "max_unpool2d",
+        "max_unpool3d", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "fractional_max_pool2d",
+        "fractional_max_pool3d", "one_hot", "bincount", "repeat_interleave", "searchsorted", "as_strided",
+        # ranges
+        "quantile", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+        "fake_quantize_per_channel_affine_cachemask",
+        # losses
+        "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "multi_margin_loss",
+        "multi_margin_loss_backward", "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "_ctc_loss",
+        "_ctc_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+        # whole numbers
+        "floor_divide", "remainder", "fmod",
+        # matrices
+        "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "linalg_eig", "_linalg_eigvals", "_linalg_eigh",
+        "_linalg_svd", "linalg_lstsq", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack", "orgqr", "ormqr",
+        "linalg_householder_product", "triangular_solve", "linalg_matrix_exp",
+    ),
+    "div.Tensor_mode", "div.Scalar_mode",
+)  # fmt: skip
 MAY_BE_KEPT = "gradc_saving"
 """The namespace of ops whose results the user's hooks may keep the memory of, unseen."""
 # By name, for all overloads.
@@ -105,6 +140,7 @@ EXPLICIT_OFFSET = frozenset({"aten::as_strided", "aten::set_"})
 """Take an offset that counts from the start of the storage: a recording with one holds for these offsets alone."""
 
 
+_WITHOUT_EFFECT = ("aten", "prim", "prims", "gradc", MAY_BE_KEPT)  # namespaces of ops that only return something, or say so
 _NOT_DETERMINED = (
     torch.Tag.nondeterministic_seeded, torch.Tag.nondeterministic_bitwise, torch.Tag.inplace_view,
     torch.Tag.maybe_aliasing_or_mutating,
@@ -120,6 +156,13 @@ def is_view_op(op: Any) -> bool:
 def is_random(op: Any) -> bool:
     """True if it draws from the generator: the next draw depends on it."""
     return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def has_effect(op: Any) -> bool:
+    """True if a call of it counts though nobody reads its results: it writes, draws, may raise, or is another library's."""
+    schema = op._schema
+    is_for_effect = schema.is_mutable or not schema.returns or op.namespace not in _WITHOUT_EFFECT
+    return is_for_effect or is_random(op) or op in MAY_RAISE
 
 
 def changes_layout(op: Any) -> bool:

@@ -107,7 +107,8 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         returned = list(leaves(result))
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in returned) and not is_metadata_query(op):
             raise UnsupportedError("data-dependent value", str(op), self._place()[0])
-        return op._schema.is_mutable or any(isinstance(leaf, torch.Tensor) for leaf in returned)
+        is_called_for_effect = op._schema.is_mutable or not op._schema.returns
+        return is_called_for_effect or any(isinstance(leaf, torch.Tensor) for leaf in returned)
 
     def _add_up(self, addends: Any, kwargs: Any, total: torch.Tensor) -> torch.Tensor:
         """Note a sum of the engine's, of which a new tensor is ``total``; the sum as the engine would leave it."""

@@ -12,7 +12,7 @@ import torch
 
 from gradc.errors import UnsupportedError
 from gradc.ir.builder import PHANTOM
-from gradc.ir.ops import changes_layout, is_random, is_view_op
+from gradc.ir.ops import changes_layout, has_effect, is_view_op
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, renamed
 
@@ -29,7 +29,7 @@ def drop_dead(program: Program, *, is_backward: bool) -> Program:
     kept: list[Instruction] = []
     for instruction in reversed(program.instructions):
         is_used = any(out in live for out in instruction.outs if out is not None)
-        if is_used or _has_effect(instruction) or not (is_backward or is_view_op(instruction.op)):
+        if is_used or has_effect(instruction.op) or not (is_backward or is_view_op(instruction.op)):
             kept.append(instruction)
             live.update(instruction.reads)
     return dataclasses.replace(program, instructions=tuple(reversed(kept)))
@@ -46,11 +46,6 @@ def refuse_phantoms(program: Program) -> Program:
             if program.slots[slot].label == PHANTOM:
                 raise UnsupportedError("forward value kept outside saved tensors", str(instruction.op), instruction.where)
     return program
-
-
-def _has_effect(instruction: Instruction) -> bool:
-    op = instruction.op
-    return op._schema.is_mutable or is_random(op)
 
 
 def _forward_aliases(program: Program) -> Program:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gradc.ir.aliases import Aliases, bases_of, has_own_memory
-from gradc.ir.ops import OVERWRITES, is_determined
+from gradc.ir.ops import MAY_RAISE, OVERWRITES, is_determined
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Sym, renamed
 
@@ -180,7 +180,7 @@ def _reading(program: Program, calls: list[list[Instruction]], merged: dict[int,
     kept: list[Instruction] = []
     for index in reversed(range(len(calls))):
         for call in calls[index]:
-            if (index in again or bases_of(call)) and live.isdisjoint(call.outs):
+            if (index in again or (bases_of(call) and call.op not in MAY_RAISE)) and live.isdisjoint(call.outs):
                 continue
             if not merged.keys().isdisjoint(call.reads):
                 call = dataclasses.replace(call, args=renamed(call.args, merged), kwargs=renamed(call.kwargs, merged))

@@ -58,6 +58,17 @@ def test_mutations_stay_and_what_they_read(is_backward):
     assert dropped(mutate, torch.ones(2, 2), torch.ones(4), is_backward=is_backward) == ["view", "sin", "add_"]
 
 
+def test_a_backward_keeps_what_may_raise_and_what_it_reads():
+    def look(x):
+        x.cos()
+        x[x.long()]
+        torch.linalg.inv(x[None] + 1)
+        return x.sin()
+
+    kept = dropped(look, torch.zeros(1), is_backward=True)
+    assert kept == ["_to_copy", "index", "unsqueeze", "add", "linalg_inv_ex", "_linalg_check_errors", "sin"]
+
+
 def test_detached_handles_are_read_through():
     made = drop_dead(recorded(lambda x: x.sin().detach().cos(), torch.ones(2)), is_backward=True)
     assert ops(made) == ["sin", "cos"]

@@ -85,6 +85,7 @@ from gradc.torch_private.dynamo_patches.sums import add_up_as_python_does
 from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.told_apart import guard_what_is_told_apart
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
+from gradc.torch_private.dynamo_patches.unread_elements import keep_unread_elements
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
@@ -145,6 +146,7 @@ __all__ = [
     "keep_marks_of_functions",
     "keep_ops_whole",
     "keep_the_order_of_sets",
+    "keep_unread_elements",
     "keep_views_in_graphs",
     "keep_what_gradc_compiled",
     "leave_broken_autocast_blocks_to_python",

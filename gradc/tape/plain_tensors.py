@@ -1,6 +1,7 @@
-"""Calls whose kernels ask whether a tensor is a subclass, and take another way for one: recorded as for plain tensors.
+"""Calls whose kernels take another way for a tensor that is a subclass, or has no values: recorded as for plain tensors.
 
     as_for_plain_tensors: (function, args, kwargs) -> a function that makes the calls of eager, or the function itself
+    PlainTensorCalls:     a mode under which the user's Python makes them, as in the backward of a custom op
 
 A tape is recorded with fake tensors, under a mode: at::isTensorSubclassLike says yes to each. Of the kernels in torch 2.13 that
 ask, most only write into no tensor of their own, which rounds the same; those here sum or multiply in another order. Inside of
@@ -16,11 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from gradc.ambient import autocast_state
 from gradc.errors import UnsupportedError
 from gradc.ir.autocast import is_cast_for
-from gradc.torch_private.transforms import is_seen_wrapped
+from gradc.torch_private.modes import below_autograd
+from gradc.torch_private.transforms import is_in_transform, is_seen_wrapped
 
 _aten = torch.ops.aten
 
@@ -33,6 +36,14 @@ def as_for_plain_tensors(function: Any, args: Sequence[Any], kwargs: Mapping[str
     """
     choose = _CHOICES.get(function)
     return function if choose is None else choose(function, args, kwargs)
+
+
+class PlainTensorCalls(TorchFunctionMode):
+    """See the module's docstring."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return as_for_plain_tensors(function, args, kwargs)(*args, **kwargs)
 
 
 def method_named(name: str) -> Any:
@@ -73,7 +84,7 @@ def _broadcast_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _attention(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][:3]
+    tensors = _tensors(args, kwargs)[:3]
     if all(tensor.dim() == 3 for tensor in tensors) and len({str(tensor.shape[0]) for tensor in tensors}) > 1:
         raise UnsupportedError("attention of 3 dimensions that broadcasts")
     return function
@@ -93,11 +104,47 @@ def _cross_entropy(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     raise UnsupportedError("smoothed cross entropy with weights", "eager selects the targets that are not ignored")
 
 
+# ---- values that are refused: the op as a whole has eager's checks and words, a call of its own where gradients go through it
+
+
+def _one_hot(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return function if any(map(is_in_transform, _tensors(args, kwargs))) else _whole_one_hot
+
+
+def _whole_one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    with below_autograd():
+        found: Tensor = _aten.one_hot.default(tensor, num_classes)
+    return found
+
+
+def _quantile(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    q = kwargs.get("q", args[1] if len(args) > 1 else None)
+    if not isinstance(q, Tensor) or any(map(is_in_transform, _tensors(args, kwargs))):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with below_autograd():
+            _aten.quantile.default(q.new_zeros(1), q)  # of one number, for the sake of what it says of q
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
 _MATMULS = (torch.matmul, torch.linalg.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul, operator.imatmul)
 _CROSS_ENTROPY = ["input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"]
 _CHOICES: dict[Any, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     **dict.fromkeys(_MATMULS, _product),
     functional.cross_entropy: _cross_entropy,
     functional.scaled_dot_product_attention: _attention,
+    functional.one_hot: _one_hot,
+    **dict.fromkeys((torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile), _quantile),
 }
-_METHODS = {"matmul": torch.matmul, "__matmul__": torch.matmul}
+_METHODS = {
+    **dict.fromkeys(("matmul", "__matmul__"), torch.matmul),
+    "quantile": torch.quantile,
+    "nanquantile": torch.nanquantile,
+}
