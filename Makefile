@@ -13,7 +13,7 @@ help:
 	@echo "make test-all   run the tests with every case (twice as long)"
 	@echo "make check   lint, types, spelling, import direction"
 	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"
-	@echo "make sweep   torch's own op, module and function samples against eager; writes docs/sweep.md, docs/architectures.md (half an hour)"
+	@echo "make sweep   torch's own op, module and function samples against eager, and what torch refuses; writes docs/sweep.md, docs/architectures.md (an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make devices tests/devices and all of tests/semantics on a simulated device, whose memory the host cannot read (minutes)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice; VARY=--straight: as steps"
@@ -69,6 +69,7 @@ shadow: venv
 
 sweep: venv
 	$(BIN)/python -m tests.sweep all
+	$(BIN)/python -m tests.sweep errors
 	$(BIN)/python -m tests.architectures
 
 peers: venv

@@ -1,6 +1,7 @@
 """Sweep torch's own test material against eager.
 
     python -m tests.sweep ops --compiler gradc --dtype float32 --order 1 --jobs 2
+    python -m tests.sweep errors       what torch refuses; to the terminal alone
     python -m tests.sweep all          every suite that docs/sweep.md shows, under gradc and aot_eager, or under --compiler
     python -m tests.sweep table        write docs/sweep.md from the results in docs/sweep/
 
@@ -18,7 +19,6 @@ import tempfile
 import time
 
 from tests.sweep import table, worker
-from tests.sweep.suites import SUITES
 
 DTYPES = ("float32", "float64", "bfloat16", "complex64")
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("suite", choices=[*SUITES, "all", "table"])
+    parser.add_argument("suite", choices=[*worker.ALL_SUITES, "all", "table"])
     parser.add_argument("--compiler", "--backend", help="gradc, if not said")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--order", type=int, default=1, choices=(1, 2))
@@ -73,12 +73,13 @@ def _sweep(options: argparse.Namespace) -> int:
         while any(process.poll() is None for process in processes):
             time.sleep(0.5)
             for number, process in enumerate(processes):
-                if process.poll() not in (None, 0) and worker.record_crash(files[number]):
+                if process.poll() not in (None, 0) and worker.record_crash(options.suite, files[number]):
                     processes[number] = _start(options, number, files[number])
         verdicts = [verdict for file in files for verdict in worker.read(file)]
     result = table.Result.of(options, verdicts, time.time() - started)
     print(result)
-    if options.only or options.shard != "0/1":
+    if options.suite == "errors" or options.only or options.shard != "0/1":
+        verdicts = verdicts if options.only else [verdict for verdict in verdicts if verdict["status"] in table.BAD]
         print("\n".join(json.dumps(verdict) for verdict in sorted(verdicts, key=lambda v: v["name"])))
     else:
         result.save()

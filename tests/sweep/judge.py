@@ -61,7 +61,7 @@ def judge(name: str, number: int, sample: Sample, compiler: Compiler, order: int
     step = _step(sample, order)
     eager = run(step, (sample.fresh,), EAGER)
     try:
-        with _time_limit():
+        with time_limit():
             compiled, fallbacks, num_graphs = _run_fresh(step, sample, compiler, eager)
     except _Timeout:
         return [Verdict(name, number, state, "timeout") for state in STATES]
@@ -173,7 +173,7 @@ def _has_grad(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise _Timeout
 

@@ -103,12 +103,16 @@ def _op_itself(op: Any, sample: Any) -> list[Sample]:
     return [Sample(call, (sample.input, sample.args, sample.kwargs), sample.output_process_fn_grad)]
 
 
-def _op_db(choice: Choice, samples_of: SamplesOf | None = None) -> Iterator[Subject]:
+def op_db() -> list[Any]:
     from torch.testing._internal import common_methods_invocations as methods
 
     # So that Dynamo captures random ops: the original sets the seed inside, which breaks the graph.
     methods.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return _ops(methods.op_db, samples_of)(choice)
+    return list(methods.op_db)
+
+
+def _op_db(choice: Choice, samples_of: SamplesOf | None = None) -> Iterator[Subject]:
+    return _ops(op_db(), samples_of)(choice)
 
 
 def _ops_under_transforms(choice: Choice) -> Iterator[Subject]:

@@ -52,14 +52,15 @@ class Result:
 
     @staticmethod
     def of(options: argparse.Namespace, verdicts: list[dict[str, Any]], seconds: float) -> Result:
-        counts = {state: dict(collections.Counter(v["status"] for v in verdicts if v["state"] == state)) for state in STATES}
+        states = dict.fromkeys(v["state"] for v in verdicts)
+        counts = {state: dict(collections.Counter(v["status"] for v in verdicts if v["state"] == state)) for state in states}
         others = [v for v in verdicts if v["status"] not in ("bitwise", "skipped", "both raise", "not captured")]
         others.sort(key=lambda v: (STATUSES.index(v["status"]), v["name"], v["sample"], v["state"]))
         return Result(options.suite, options.dtype, options.order, options.compiler, round(seconds), counts, others)
 
     @property
     def num_bad(self) -> int:
-        return sum(self.counts[state].get(status, 0) for state in STATES for status in BAD)
+        return sum(self.counts[state].get(status, 0) for state in self.counts for status in BAD)
 
     def file(self) -> pathlib.Path:
         return DOCS / "sweep" / f"{self.suite}-{self.dtype}-{self.order}-{self.compiler.replace(':', '_')}.json"
@@ -72,7 +73,7 @@ class Result:
         head = f"{self.suite} {self.dtype} order {self.order} {self.compiler}: {self.seconds} s"
         rows = [
             f"  {state}: " + ", ".join(f"{s} {self.counts[state][s]}" for s in STATUSES if s in self.counts[state])
-            for state in STATES
+            for state in self.counts
         ]
         bad = [verdict for verdict in self.others if verdict["status"] in BAD]
         worst = [f"  {status}: {', '.join(names)}: {detail}" for (status, detail), names in _grouped(bad).items()]

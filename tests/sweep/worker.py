@@ -16,8 +16,12 @@ from typing import Any
 import torch
 
 from tests.compilers import Compiler, find
+from tests.sweep import errors
 from tests.sweep.judge import STATES, Verdict, judge
 from tests.sweep.suites import SUITES, Choice, Subject
+
+ALL_SUITES = {**SUITES, "errors": errors.subjects}
+_OTHER_JUDGES = {"errors": (errors.judge, errors.WAYS)}
 
 
 def work(options: argparse.Namespace, file: pathlib.Path) -> None:
@@ -28,22 +32,22 @@ def work(options: argparse.Namespace, file: pathlib.Path) -> None:
     index, total = (int(part) for part in options.shard.split("/"))
     choice = Choice(getattr(torch, options.dtype), options.order, options.samples)
     compiler = find(options.compiler)
-    subjects = [subject for subject in SUITES[options.suite](choice) if options.only in subject.name]
+    subjects = [subject for subject in ALL_SUITES[options.suite](choice) if options.only in subject.name]
     done = {line["begin"] for line in _lines(file) if "begin" in line}
     for subject in subjects[index::total]:
         if subject.name in done:
             continue
         _append(file, {"begin": subject.name})
-        for verdict in _judge_subject(subject, compiler, choice):
+        for verdict in _judge_subject(options.suite, subject, compiler, choice):
             _append(file, dataclasses.asdict(verdict))
 
 
-def record_crash(file: pathlib.Path) -> bool:
+def record_crash(suite: str, file: pathlib.Path) -> bool:
     """Note that the op begun last killed the process. False if there was none, so that a restart would not help."""
     begun = [line["begin"] for line in _lines(file) if "begin" in line]
     if not begun or any(verdict["status"] == "crash" and verdict["name"] == begun[-1] for verdict in read(file)):
         return False
-    for state in STATES:
+    for state in _judge_of(suite)[1]:
         _append(file, dataclasses.asdict(Verdict(begun[-1], 0, state, "crash")))
     return True
 
@@ -53,22 +57,28 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
     return [line for line in _lines(file) if "begin" not in line]
 
 
-def _judge_subject(subject: Subject, compiler: Compiler, choice: Choice) -> list[Verdict]:
+def _judge_of(suite: str) -> tuple[Any, tuple[str, ...]]:
+    """What judges a sample of the suite, and the states in which."""
+    return _OTHER_JUDGES.get(suite, (judge, STATES))
+
+
+def _judge_subject(suite: str, subject: Subject, compiler: Compiler, choice: Choice) -> list[Verdict]:
+    judge_sample, states = _judge_of(suite)
     if subject.skip:
-        return [Verdict(subject.name, 0, state, "skipped", subject.skip) for state in STATES]
+        return [Verdict(subject.name, 0, state, "skipped", subject.skip) for state in states]
     try:
         torch.manual_seed(0)
         samples = subject.samples()
     except Exception as error:
         reason = f"its samples cannot be made: {type(error).__name__}: {str(error)[:80]}"
-        return [Verdict(subject.name, 0, state, "skipped", reason) for state in STATES]
+        return [Verdict(subject.name, 0, state, "skipped", reason) for state in states]
     verdicts = []
     for number, sample in enumerate(samples):
         try:
-            verdicts += judge(subject.name, number, sample, compiler, choice.order)
+            verdicts += judge_sample(subject.name, number, sample, compiler, choice.order)
         except Exception as error:
             reason = f"the sweep itself: {type(error).__name__}: {str(error)[:150]}"
-            verdicts += [Verdict(subject.name, number, state, "crash", reason) for state in STATES]
+            verdicts += [Verdict(subject.name, number, state, "crash", reason) for state in states]
     compiler.reset()
     return verdicts
 
