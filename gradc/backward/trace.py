@@ -199,12 +199,10 @@ def _views(program: Program) -> tuple[tuple[int, ...], tuple[int, ...]]:
             size, size_of_base = (_numel(program.slots[slot].meta) for slot in (out, base))
             is_part = size != size_of_base or call.op in LAZY_VIEWS
             is_whole[out] = not is_part and base not in inputs and is_whole.get(base, True)
-    telling, plain = [], []
-    for position, out in enumerate(program.outputs):
-        if isinstance(out, Ref) and out.slot in is_whole:
-            is_plain = is_whole[out.slot] and not has_free_strides(program.slots[out.slot].meta)
-            (plain if is_plain else telling).append(position)
-    return tuple(telling), tuple(plain)
+    views = [(place, out.slot) for place, out in enumerate(program.outputs) if isinstance(out, Ref) and out.slot in is_whole]
+    is_plain = {slot: is_whole[slot] and not has_free_strides(program.slots[slot].meta) for _, slot in views}
+    telling = tuple(place for place, slot in views if not is_plain[slot])
+    return telling, tuple(place for place, slot in views if is_plain[slot])
 
 
 def _numel(meta: TensorMeta | None) -> Any:
