@@ -28,6 +28,7 @@ import gradc
 gradc.config.compile_seconds = None
 gradc.config.compare_with_eager = False
 
+FEWEST_ROUNDS = 10
 Compile = Callable[[Any], Any]
 Step = Callable[[], Any]
 
@@ -97,9 +98,12 @@ def race(
     """Time ``steps`` (warm already) in turns for about ``seconds`` altogether. The first one is the reference.
 
     A turn begins with a step that is not timed: it finds the settings changed, and the caches full of the others' data.
+    Where a step takes long, there are fewer rounds, but ``FEWEST_ROUNDS``.
     """
+    alone = {name: _shortest(step, contenders[name]) for name, step in steps.items()}
+    rounds = min(rounds, max(FEWEST_ROUNDS, round(seconds / (2 * sum(alone.values())))))
     share = seconds / (rounds * len(steps))
-    repeats = {name: _num_repeats(step, contenders[name], share) for name, step in steps.items()}
+    repeats = {name: max(1, round(share / time)) for name, time in alone.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
@@ -120,9 +124,9 @@ def _time(step: Step, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _num_repeats(step: Step, contender: Contender, seconds: float) -> int:
+def _shortest(step: Step, contender: Contender) -> float:
     with contender.settings():
-        return max(1, round(seconds / min(_time(step, 1) for _ in range(5))))
+        return min(_time(step, 1) for _ in range(5))
 
 
 def first_call(step: Step, contender: str, *, may_fall_back: bool = False) -> float:

@@ -29,8 +29,7 @@ from torch import nn
 
 from benchmarks import step
 from benchmarks.common import fresh
-from benchmarks.models import MODELS
-from benchmarks.runs import matching_models
+from benchmarks.runs import add_only
 
 Arrays = dict[str, jax.Array]
 Loss = Callable[[Arrays, Arrays, Arrays], tuple[jax.Array, Arrays]]
@@ -312,7 +311,7 @@ def check_losses(model: str, own: list[float], eager: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the first losses of the steps in JAX with eager's.")
-    parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
+    add_only(parser, WAYS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     prepare(1)

@@ -24,8 +24,8 @@ import torch
 
 import gradc
 from benchmarks.common import Step, fresh, prepare
-from benchmarks.models import MODELS
-from benchmarks.runs import matching_models
+from benchmarks.models import SMALL
+from benchmarks.runs import add_only
 from benchmarks.step import WAYS, training
 from gradc import executor, native
 from gradc.optim import formulas, native_step
@@ -116,7 +116,7 @@ def _seconds_of(step: Step, rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gradc bench limit", description="Whole steps beside their kernels alone.")
-    parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
+    add_only(parser, SMALL)
     parser.add_argument("--rounds", type=int, default=300, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--others", action="store_true", help="name the ops that are called with tensors")

@@ -1,6 +1,6 @@
 """The models that steps are timed on. Each builds a step: forward, backward, gradients cleared first.
 
-    MODELS: {name: compile function -> step}
+    MODELS: {name: compile function -> step}        SMALL: those whose step takes milliseconds; MIDDLING: the others
 
 What is compiled is what a user would compile: the module, or the function that computes the loss.
 """
@@ -101,9 +101,9 @@ def lstm(compile: Compile) -> Step:
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, is_causal: bool = True) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.is_causal = num_heads, is_causal
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -111,7 +111,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
         x = x + self.project(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.contract(F.gelu(self.expand(self.norm2(x))))
 
@@ -119,9 +119,12 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A decoder with tied embeddings that returns the next-token loss."""
 
-    def __init__(self, width: int = 128, depth: int = 4, num_heads: int = 4, vocabulary: int = 256) -> None:
+    def __init__(
+        self, width: int = 128, depth: int = 4, num_heads: int = 4, vocabulary: int = 256, most_tokens: int = 64
+    ) -> None:
         super().__init__()
-        self.embed, self.position = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(64, width) * 0.02)
+        self.embed = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(torch.randn(most_tokens, width) * 0.02)
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
 
@@ -133,15 +136,21 @@ class GPT(nn.Module):
 
 def gpt(compile: Compile) -> Step:
     """4 layers of width 128, batch 4 of 64 tokens, float32."""
-    model = GPT()
-    tokens, run = torch.randint(256, (4, 64)), compile(model)
-    return _step(model.parameters(), lambda: run(tokens))
+    return _train_gpt(GPT(), torch.randint(256, (4, 64)), compile)
 
 
 def gpt_bf16(compile: Compile) -> Step:
     """The same under bf16 autocast, backward outside of it."""
-    model = GPT()
-    tokens, run = torch.randint(256, (4, 64)), compile(model)
+    return _train_gpt_in_bf16(GPT(), torch.randint(256, (4, 64)), compile)
+
+
+def _train_gpt(model: nn.Module, tokens: Tensor, compile: Compile) -> Step:
+    run = compile(model)
+    return _step(model.parameters(), lambda: run(tokens))
+
+
+def _train_gpt_in_bf16(model: nn.Module, tokens: Tensor, compile: Compile) -> Step:
+    run = compile(model)
 
     def loss() -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -150,13 +159,89 @@ def gpt_bf16(compile: Compile) -> Step:
     return _step(model.parameters(), loss)
 
 
+def middling_gpt(compile: Compile) -> Step:
+    """6 layers of width 384, 6 heads, vocabulary 8,192, batch 4 of 256 tokens, float32."""
+    return _train_gpt(_middling_gpt(), torch.randint(8192, (4, 256)), compile)
+
+
+def middling_gpt_bf16(compile: Compile) -> Step:
+    """The same under bf16 autocast, backward outside of it."""
+    return _train_gpt_in_bf16(_middling_gpt(), torch.randint(8192, (4, 256)), compile)
+
+
+def _middling_gpt() -> GPT:
+    return GPT(width=384, depth=6, num_heads=6, vocabulary=8192, most_tokens=256)
+
+
 def cnn(compile: Compile) -> Step:
     """Three convolutions with batch norm on 16 images of 3 x 32 x 32."""
     layers: list[nn.Module] = []
     for channels_in, channels_out in ((3, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(channels_in, channels_out, 3, 2, 1), nn.BatchNorm2d(channels_out), nn.ReLU()]
     model = Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10))
-    images, labels, run = torch.randn(16, 3, 32, 32), torch.randint(10, (16,)), compile(model)
+    return _classify(model, torch.randn(16, 3, 32, 32), 10, compile)
+
+
+class ViT(nn.Module):
+    """Of size S/16: patches of 16 x 16, 12 layers of width 384, 6 heads, 1,000 classes."""
+
+    def __init__(self, size: int = 224, width: int = 384, depth: int = 12, num_heads: int = 6) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, (size // 16) ** 2 + 1, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, num_heads, is_causal=False) for _ in range(depth)))
+        self.norm, self.classes = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.position
+        return self.classes(self.norm(self.blocks(x))[:, 0])
+
+
+def vit(compile: Compile) -> Step:
+    """ViT-S/16 on 4 images of 3 x 224 x 224."""
+    return _classify(ViT(), torch.randn(4, 3, 224, 224), 1000, compile)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(channels_in, channels, 1, bias=False), nn.BatchNorm2d(channels)
+        self.conv2, self.norm2 = nn.Conv2d(channels, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels)
+        self.conv3, self.norm3 = nn.Conv2d(channels, 4 * channels, 1, bias=False), nn.BatchNorm2d(4 * channels)
+        self.around: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != 4 * channels:
+            shorter = nn.Conv2d(channels_in, 4 * channels, 1, stride, bias=False)
+            self.around = nn.Sequential(shorter, nn.BatchNorm2d(4 * channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu(self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
+        return F.relu(self.norm3(self.conv3(inner)) + self.around(x))
+
+
+class ResNet50(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        blocks, channels_in = list[nn.Module](), 64
+        for number, (channels, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+            for index in range(count):
+                blocks.append(Bottleneck(channels_in, channels, 2 if number and not index else 1))
+                channels_in = 4 * channels
+        self.blocks, self.classes = nn.Sequential(*blocks), nn.Linear(2048, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classes(self.blocks(self.start(images)).mean((2, 3)))
+
+
+def resnet50(compile: Compile) -> Step:
+    """ResNet-50 on 4 images of 3 x 96 x 96."""
+    return _classify(ResNet50(), torch.randn(4, 3, 96, 96), 1000, compile)
+
+
+def _classify(model: nn.Module, images: Tensor, num_classes: int, compile: Compile) -> Step:
+    labels, run = torch.randint(num_classes, (len(images),)), compile(model)
     return _step(model.parameters(), lambda: F.cross_entropy(run(images), labels))
 
 
@@ -211,7 +296,7 @@ def burgers(compile: Compile) -> Step:
     return _step(model.parameters(), lambda: run(t.clone().requires_grad_(), x.clone().requires_grad_()))
 
 
-MODELS: dict[str, Callable[[Compile], Step]] = {
+SMALL: dict[str, Callable[[Compile], Step]] = {
     "64-layer MLP": mlp64,
     "Linear+Tanh": linear_tanh,
     "PPO update": ppo,
@@ -222,3 +307,10 @@ MODELS: dict[str, Callable[[Compile], Step]] = {
     "force field": force_field,
     "Burgers": burgers,
 }
+MIDDLING: dict[str, Callable[[Compile], Step]] = {
+    "GPT-384 float32": middling_gpt,
+    "GPT-384 bf16": middling_gpt_bf16,
+    "ViT-S/16": vit,
+    "ResNet-50": resnet50,
+}
+MODELS = SMALL | MIDDLING

@@ -20,11 +20,11 @@ from gradc.text_table import table
 
 INTRODUCTION = """# Benchmarks
 
-Training steps of nine models. The contenders take turns in one process; a step's time is the median over 40 rounds (in each,
-one step that is not timed goes first), and what is said of it beside eager is the median over rounds of its ratio to eager's in
-the same round. The first call or step includes capture and compilation, with the caches of all compilers off, but not what
-compilers import: for that see [the first step of a process](benchmarks/first-call.md). The models are those of
-`benchmarks/models.py`.
+Training steps of models. The contenders take turns in one process; a step's time is the median over 40 rounds, or 10 where
+steps take long (in each, one step that is not timed goes first), and what is said of it beside eager is the median over
+rounds of its ratio to eager's in the same round. The first call or step includes capture and compilation, with the caches of
+all compilers off, but not what compilers import: for that see [the first step of a process](benchmarks/first-call.md). The
+models are those of `benchmarks/models.py`.
 """
 WHOLE_STEPS = """## Whole steps
 

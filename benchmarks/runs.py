@@ -1,6 +1,6 @@
 """What the runs that time steps have in common: their arguments, and what they store and write.
 
-    add_arguments: parser -> its arguments        run: (command, table, options, measure) -> files, a page, plots
+    add_only, add_arguments: parser -> its arguments        run: (command, table, options, measure) -> files, a page, plots
 
 A model's results are stored as soon as it is done: an interrupted run loses nothing that is finished.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import headline, report, results
@@ -20,21 +20,26 @@ from gradc import text_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--only",
-        type=matching_models,
-        default=list(MODELS),
-        metavar="NAME,...",
-        help=f"parts of names, separated by commas, of: {', '.join(MODELS)}. Default: all",
-    )
+    add_only(parser)
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each model; default: %(default)s")
     parser.add_argument("--resume", action="store_true", help="leave out the models that have results already")
     parser.add_argument("--out", default=str(DOCS), metavar="FOLDER", help="default: %(default)s")
 
 
+def add_only(parser: argparse.ArgumentParser, default: Iterable[str] = MODELS) -> None:
+    """``--only``: the models that are meant."""
+    parser.add_argument(
+        "--only",
+        type=matching_models,
+        default=list(default),
+        metavar="NAME,...",
+        help=f"parts of names, separated by commas, of: {', '.join(MODELS)}. Default: {', '.join(default)}",
+    )
+
+
 def matching_models(text: str) -> list[str]:
-    """``"mlp,gpt" -> ["64-layer MLP", "GPT float32", "GPT bf16"]``"""
+    """``"mlp,vit" -> ["64-layer MLP", "ViT-S/16"]``"""
     parts = [part.strip().lower() for part in text.split(",")]
     for part in parts:
         if not part or not any(part in model.lower() for model in MODELS):

@@ -17,8 +17,8 @@ import torch
 
 import gradc
 from benchmarks.common import Compile
-from benchmarks.models import MODELS
-from benchmarks.runs import matching_models
+from benchmarks.models import SMALL
+from benchmarks.runs import add_only
 from benchmarks.step import Way, leave, training
 from gradc.bits import same_bits
 
@@ -58,7 +58,7 @@ def _is_same(eager: dict[str, Any], compiled: dict[str, Any], name: str) -> bool
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--only", type=matching_models, default=list(MODELS), metavar="NAME,...", help="parts of models' names")
+    add_only(parser, SMALL)
     options = parser.parse_args()
     torch.set_num_threads(1)
     is_same = True

@@ -259,7 +259,7 @@ def main() -> None:
     def ways(model: str) -> dict[str, Way]:
         # torch.compile first: what it changes in torch's classes has gradc's functions compiled again, and chosen again
         chosen = WAYS | (WAYS_OF_TORCH if options.torch else {}) | (WAYS_OF_AUTO | WAYS_AGAIN if options.auto else {})
-        return chosen | ({name: WayOfJax(leave, name=name) for name in jax_steps.WAYS[model]} if options.jax else {})
+        return chosen | ({name: WayOfJax(leave, name=name) for name in jax_steps.WAYS.get(model, {})} if options.jax else {})
 
     run("gradc bench step", WHOLE, options, lambda model: measure(model, ways(model), options.seconds))
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks import report, results
-from benchmarks.models import MODELS
+from benchmarks.models import SMALL
 from benchmarks.results import DOCS, BackwardResult, Entry, WholeResult
 from tests import forked
 
@@ -72,7 +72,7 @@ def test_the_first_losses_in_jax_are_eagers():
     done = subprocess.run([sys.executable, "-m", "benchmarks.jax_steps"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == len(MODELS) + 1 and all("5 losses" in line for line in lines), done.stdout
+    assert len(lines) == len(SMALL) + 1 and all("5 losses" in line for line in lines), done.stdout
 
 
 def test_without_jax_it_is_said_what_to_install():

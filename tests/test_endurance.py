@@ -12,7 +12,7 @@ import pytest
 import gradc
 from benchmarks import hooks_every_step, many_steps, whole_steps
 from benchmarks.endurance import Held
-from benchmarks.models import MODELS
+from benchmarks.models import SMALL
 from tests import forked
 from tests.drawn import one_in
 
@@ -48,6 +48,6 @@ def test_whole_steps_of_every_benchmark_are_eagers() -> None:
     done = forked.python("-m", "benchmarks.same_steps", "--steps", "6")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == len(MODELS) and all("eager's bits" in line and "6 native updates" in line for line in lines), (
+    assert len(lines) == len(SMALL) and all("eager's bits" in line and "6 native updates" in line for line in lines), (
         done.stdout
     )
