@@ -19,7 +19,7 @@ ROOMS = [
     "walk", "capture", "symbolic", "replay", "compiled_autograd",
     "optim", "shadow", "frontend", "bindings", "parity", "traces", "reporting", "testing", "pytest_plugin",
     "gradc",  # the public names, gradc/__init__.py
-    "demo", "cli",
+    "demo", "cli", "__main__",
 ]  # fmt: skip
 
 

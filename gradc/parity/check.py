@@ -92,7 +92,7 @@ def _validate(num_steps: int) -> None:
 def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
     expected, again = _twice(runs)
     if not expected:
-        raise ConfigError("gradc check: the script makes no step of an optimizer, so there is nothing to compare.")
+        raise ConfigError(f"gradc check {runs}: it makes no step of an optimizer, so there is nothing to compare.")
     reset()
     num_before = num_graphs()
     with listening() as events:

@@ -44,6 +44,9 @@ class ScriptRuns:
         self._redirection, self._path, self._words, self._num_steps = redirection, path, words, num_steps
         self._is_shown = True
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def eagerly(self) -> Seen:
         return self._run(_Watch(self._num_steps), is_eager=True)
 
