@@ -6,6 +6,7 @@ longer to import than torch itself; torch, too, imports it at the first `torch.c
 
 import importlib
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 from gradc.config import config
@@ -85,3 +86,6 @@ def _capture_everywhere(is_on: bool) -> None:
 
 
 config.watch("compiled_autograd", _capture_everywhere)
+for _variable, _reader in (("GRADC_LOGS", "gradc.journal"), ("GRADC_VERIFY", "gradc.ir.verify")):
+    if os.environ.get(_variable):  # who sets one is told at once what is wrong with it
+        importlib.import_module(_reader)

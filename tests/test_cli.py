@@ -37,7 +37,7 @@ def step_file(tmp_path):
 def test_check_finds_no_difference(step_file, capsys):
     assert main(["check", f"{step_file}:right"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("4 values compared: all are eager's, bit for bit.\ngraph break: ")
+    assert out.startswith("4 values compared in 1 step (3 runs): all equal eager, bit for bit.\ngraph break: ")
     assert "code: torch.manual_seed(1)" in out
 
 
@@ -45,13 +45,13 @@ def test_check_finds_a_difference(step_file, capsys, monkeypatch):
     turned = Compiler("turned", lambda step: lambda: -step(), is_counted=False)
     monkeypatch.setattr("gradc.cli.checks.compiler_of", lambda against, backend: turned)
     assert main(["check", f"{step_file}:right"]) == 1
-    assert "4 values compared: 1 is not eager's.\nAgainst turned: wrong: 1.\nvalue " in capsys.readouterr().out
+    assert "Against turned: 4 values compared in 1 step (5 runs): 1 wrong.\n  wrong: result: off by " in capsys.readouterr().out
 
 
 def test_check_proves_nothing_where_eager_is_not_reproducible_or_nothing_is_compiled(step_file, capsys):
     assert main(["check", f"{step_file}:count"]) == 2
     out = capsys.readouterr().out
-    assert "The step itself is not reproducible: 1 values" in out and "Nothing was compiled" in out
+    assert "The step itself is not reproducible in eager, which gives 1 value " in out and "Nothing was compiled" in out
 
 
 def test_a_step_may_return_the_loss_it_differentiated(tmp_path, capsys):
@@ -69,7 +69,7 @@ def step():
 """
     )
     assert main(["check", f"{path}:step"]) == 0
-    assert capsys.readouterr().out.startswith("5 values compared: all are eager's, bit for bit.\n")
+    assert capsys.readouterr().out.startswith("5 values compared in 1 step (3 runs): all equal eager, bit for bit.\n")
 
 
 def test_explain(step_file, capsys):

@@ -64,7 +64,7 @@ WITHOUT_TORCH = {
         " one of your own is registered in train.py."
     ),
     "gradc check train.py:right --backend replay --against inductor": (
-        "gradc: error: gradc check --against inductor --backend replay: --backend is for gradc. Leave one of them out."
+        "gradc: error: gradc check --against inductor --backend replay: --backend is for gradc. Leave one out."
     ),
     "gradc check broken.py": (
         "gradc: error: gradc check broken.py: line 2 of broken.py is not Python: invalid syntax."
@@ -78,7 +78,7 @@ WITHOUT_TORCH = {
     ),
     "gradc run train.py:right": (
         "gradc: error: gradc run train.py:right: it runs scripts."
-        " For a function: gradc explain train.py:right, gradc report train.py:right."
+        " For a function: gradc explain train.py:right."
     ),
     "gradc report": (
         "gradc: error: gradc report: of what? Name FILE.py:FUNCTION or FILE.py; or two pages, with --diff A B."

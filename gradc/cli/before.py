@@ -32,14 +32,14 @@ def look_at(options: argparse.Namespace) -> None:
         raise ConfigError(f"gradc {command} --steps {options.steps}: that is none. Use 1 or more.")
     if command == "check" and options.backend is not None and options.against != "gradc":
         raise ConfigError(
-            f"gradc check --against {options.against} --backend {options.backend}: --backend is for gradc. Leave one of them out."
+            f"gradc check --against {options.against} --backend {options.backend}: --backend is for gradc. Leave one out."
         )
 
 
 def _look_at_script(options: argparse.Namespace) -> None:
     target, words = options.target, getattr(options, "words", None)
     if options.command == "run" and not target.is_script:
-        raise ConfigError(f"gradc run {target}: it runs scripts. For a function: gradc explain {target}, gradc report {target}.")
+        raise ConfigError(f"gradc run {target}: it runs scripts. For a function: gradc explain {target}.")
     if words and not target.is_script:
         raise ConfigError(f"gradc {options.command} {target} --words: a function has no command line. Leave it out.")
 

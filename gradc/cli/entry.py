@@ -45,8 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(str(error))
     except TheirsError as error:
         return _say(_in_a_line(error, options.command))
-    except KeyboardInterrupt:
-        print(f"\ngradc {options.command}: stopped by Ctrl-C.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        where = f" in {error}" if str(error) else ""
+        print(f"\ngradc {options.command}: stopped by Ctrl-C{where}.", file=sys.stderr)
         return STOPPED
 
 

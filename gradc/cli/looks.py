@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 from gradc.backends import DEFAULT_BACKEND
 from gradc.cli.entry import TheirsError
 from gradc.cli.target import Target
-from gradc.errors import GradcError, InternalError
+from gradc.errors import ConfigError, GradcError, InternalError
 from gradc.parity.against import GRADC, compiler_of, redirected
 from gradc.reporting import explain as explaining
 from gradc.reporting.report import report_with
+from gradc.scripts import run as scripts
+from gradc.torch_private.dynamo import compilations
 from gradc.traces import programs as captured
+
+_STEPS = 4  # of a script, that run compiled
 
 
 @contextmanager
@@ -30,18 +35,36 @@ def _running(target: Target) -> Iterator[None]:
 
 
 def explain(options: argparse.Namespace) -> int:
+    if options.target.is_script:
+        return _explain_script(options)
     with _running(options.target):
         step, backend = options.target.load(), options.backend or DEFAULT_BACKEND
         print(explaining.explain(step, backend=backend, is_timed=options.time)())
     return 0
 
 
+def _explain_script(options: argparse.Namespace) -> int:
+    if options.time:
+        raise ConfigError(f"gradc explain {options.target} --time: a script is timed by gradc run {options.target}.")
+    known = compilations()
+    with _running(options.target):
+        heard = scripts.heard(options.target.path, shlex.split(options.words), options.backend, _STEPS)
+    print(explaining.explanation_of(heard.events, heard.num_first, known))
+    return 0
+
+
 def report(options: argparse.Namespace) -> int:
     with redirected(compiler_of(GRADC, options.backend)) as redirection, _running(options.target):
-        step: Callable[..., Any] = options.target.load()
+        step: Callable[..., Any] = _step_of(options)
         found = report_with(redirection, options.output, step, (), options.steps, is_checked=not options.no_check)
     print(f"{options.output}: {len(found.graphs)} graphs, {len(found.ops)} ops. Open it in a browser; it needs no network.")
     return 0
+
+
+def _step_of(options: argparse.Namespace) -> Callable[..., Any]:
+    if options.target.is_script:
+        return scripts.call_of(options.target.path, shlex.split(options.words))
+    return options.target.load()
 
 
 def programs(options: argparse.Namespace) -> int:

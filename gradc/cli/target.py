@@ -109,9 +109,8 @@ def _look(target: Target, backend: str | None) -> None:
     if target.name not in names and "*" not in names:
         raise _no_function(target, [each.name for each in tree.body if isinstance(each, ast.FunctionDef)])
     for each in tree.body:
-        if isinstance(each, ast.FunctionDef) and each.name == target.name and not each.decorator_list:
-            if needs := _needed_of(each.args):
-                raise _takes(target, needs)
+        if isinstance(each, ast.FunctionDef) and each.name == target.name and (needs := _needed_of(each)):
+            raise _takes(target, needs)
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
@@ -125,7 +124,11 @@ def _bound(tree: ast.Module) -> Iterator[str]:
             yield node.asname or node.name
 
 
-def _needed_of(arguments: ast.arguments) -> list[str]:
+def _needed_of(function: ast.FunctionDef) -> list[str]:
+    """Of a decorated function nobody knows, before it is there."""
+    if function.decorator_list:
+        return []
+    arguments = function.args
     given = [*arguments.posonlyargs, *arguments.args]
     alone = [each for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None]
     return [each.arg for each in (*given[: len(given) - len(arguments.defaults)], *alone)]
@@ -147,10 +150,10 @@ def _no_function(target: Target, functions: list[str]) -> ConfigError:
 
 
 def _takes(target: Target, needs: list[str]) -> ConfigError:
-    call = f"{target.name}({', '.join(needs)})"
+    call, in_python = f"{target.name}({', '.join(needs)})", f"gradc.{_IN_PYTHON[target.command]}"
     return ConfigError(
         f"gradc {target.command} {target}: {call} takes arguments, and nobody gives it any."
-        f"\n  Name a function without: def run(): return {target.name}(...), or use gradc.{_IN_PYTHON[target.command]} in Python."
+        f"\n  Name a function without: def run(): return {target.name}(...), or use {in_python} in Python."
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from gradc.demo.limits import BACKENDS as DEMO_BACKENDS
 from gradc.demo.limits import MOST_EPOCHS_BY_DEFAULT
 
-
 UNKNOWN = "unrecognized arguments: "
 
 

@@ -156,11 +156,11 @@ function showParity() {
   if (!parity) return fill("parity-body", make("p", {className: "card"}, "It was not asked for."));
   const columns = [{title: "value"}, {title: "step", right: true}, {title: "eager"}, {title: "compiled"}, {title: "largest difference", right: true}, {title: "kind"}, {title: "why"}];
   const row = found => [found.name, String(found.step), found.eager, found.compiled, found.largest === null ? "–" : found.largest.toExponential(1), found.kind, found.why];
-  const verdict = parity.ok ? `${count(parity.num_compared, "value")} compared in ${count(parity.num_steps, "step")}: all are eager's, bit for bit.`
-    : `${parity.differences.length} of ${count(parity.num_compared, "value")} are not eager's.`;
+  const verdict = parity.ok ? `${count(parity.num_compared, "value")} compared in ${count(parity.num_steps, "step")}: all equal eager, bit for bit.`
+    : `${parity.differences.length} of ${count(parity.num_compared, "value")} differ from eager.`;
   const place = parity.location ? make("pre", {}, Object.entries(parity.location).filter(([, text]) => text).map(([key, text]) => `${key}: ${text}`).join("\n")) : null;
   fill("parity-body", make("div", {className: "card"}, make("p", {className: parity.ok ? "good" : "bad"}, verdict),
     parity.is_conclusive ? null : make("p", {className: "warn"}, parity.num_compiled === 0 ? "Nothing was compiled: this proves nothing." : "Eager itself is not reproducible: this proves nothing."),
-    parity.differences.length ? longTable("Not eager's", columns, parity.differences, 40, row) : null, place,
+    parity.differences.length ? longTable("What differs from eager", columns, parity.differences, 40, row) : null, place,
     parity.irreproducible.length ? longTable("Not reproducible in eager itself", columns, parity.irreproducible, 40, row) : null));
 }
