@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +55,19 @@ def _explain_script(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     with redirected(compiler_of(GRADC, options.backend)) as redirection, _running(options.target):
-        step: Callable[..., Any] = _step_of(options)
-        found = report_with(redirection, options.output, step, (), options.steps, is_checked=not options.no_check)
+        around, step, args = _step_of(options)
+        with around:
+            found = report_with(redirection, options.output, step, args, options.steps, is_checked=not options.no_check)
     print(f"{options.output}: {len(found.graphs)} graphs, {len(found.ops)} ops. Open it in a browser; it needs no network.")
     return 0
 
 
-def _step_of(options: argparse.Namespace) -> Callable[..., Any]:
+def _step_of(options: argparse.Namespace) -> tuple[AbstractContextManager[Any], Callable[..., Any], tuple[Any, ...]]:
+    """What to run it in, itself, and its arguments."""
     if options.target.is_script:
-        return scripts.call_of(options.target.path, shlex.split(options.words))
-    return options.target.load()
+        call = scripts.call_of(options.target.path, shlex.split(options.words))
+        return call.surroundings(), call.model, call.args
+    return nullcontext(), options.target.load(), ()
 
 
 def programs(options: argparse.Namespace) -> int:

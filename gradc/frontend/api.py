@@ -12,7 +12,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -33,8 +33,33 @@ from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 
+Target = TypeVar("Target", bound=Callable[..., Any] | torch.optim.Optimizer)  # compiled, it has the type that it had
 _SETTINGS = ("compare_with_eager", "compile_seconds", "verify")  # of gradc.config, for one call
 _OPTIONS = ("bitwise", *_SETTINGS)
+
+
+@overload
+def compile(
+    target: None = None,
+    *,
+    backend: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    memory_budget: float = ...,
+    options: dict[str, Any] | None = ...,
+) -> Decorator: ...
+
+
+@overload
+def compile(
+    target: Target,
+    *,
+    backend: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    memory_budget: float = ...,
+    options: dict[str, Any] | None = ...,
+) -> Target: ...
 
 
 def compile(
@@ -151,6 +176,12 @@ class Decorator:
     """
 
     compile_options: CompileOptions
+
+    @overload
+    def __call__(self, target: None = None, **changes: Any) -> Decorator: ...
+
+    @overload
+    def __call__(self, target: Target, **changes: Any) -> Target: ...
 
     def __call__(self, target: Any = None, **changes: Any) -> Any:
         chosen = {field.name: getattr(self.compile_options, field.name) for field in dataclasses.fields(CompileOptions)}

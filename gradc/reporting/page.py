@@ -29,7 +29,7 @@ def require_plotly() -> None:
         GradcError: if plotly, which draws the charts, is not installed.
     """
     if importlib.util.find_spec("plotly") is None:
-        raise GradcError("gradc.report draws with plotly, which is not installed.\n  Run: pip install 'gradc[report]'")
+        raise GradcError("gradc.report draws with plotly, which is not installed.\n  Run: pip install 'plotly>=6'")
 
 
 def page_of(report: StepReport) -> str:

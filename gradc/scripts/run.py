@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
+import functools
+import inspect
 import os
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,17 +189,31 @@ def is_told() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def call_of(path: Path, words: Sequence[str]) -> Callable[..., Any]:
-    """A model that the script trains, called as at the script's second step: a function without arguments.
+@dataclasses.dataclass(frozen=True)
+class ModelCall:
+    """One call of a model, as a script makes it; ``has_autocast`` as it was on the CPU, with its ``dtype``."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    has_autocast: bool
+    dtype: torch.dtype
+
+    def surroundings(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast("cpu", dtype=self.dtype, enabled=self.has_autocast)
+
+
+def call_of(path: Path, words: Sequence[str]) -> ModelCall:
+    """The first call, after the first step, of a model that the script trains. What it prints goes to stderr.
 
     Raises:
-        ConfigError: if no optimizer of the script makes a step, or no model is called after it.
+        ConfigError: if no optimizer of the script makes a step, or no model is called after it; or if the call has arguments
+            that go by keyword alone.
     """
-    found: list[Callable[..., Any]] = []
+    found: list[ModelCall] = []
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for model in map(_inside_wrappers, models_of(optimizer)):
-            model._compiled_call_impl = lambda *args, _model=model, **kwargs: _keep(found, _model, args, kwargs)
+            model._compiled_call_impl = functools.partial(_keep, found, model)
 
     handle = register_optimizer_step_post_hook(after_step)
     try:
@@ -208,19 +223,16 @@ def call_of(path: Path, words: Sequence[str]) -> Callable[..., Any]:
         handle.remove()
     if not found:
         raise ConfigError(f"gradc: {path} calls no model after the first step of an optimizer, so there is nothing to look at.")
-    gc.collect()
     return found[0]
 
 
-def _keep(found: list[Callable[..., Any]], model: nn.Module, args: Any, kwargs: Any) -> None:
+def _keep(found: list[ModelCall], model: nn.Module, *args: Any, **kwargs: Any) -> None:
     model._compiled_call_impl = None
-    is_on, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-
-    def forward_and_backward() -> Any:
-        with torch.autocast("cpu", dtype=dtype, enabled=is_on):
-            return model(*args, **kwargs)
-
-    found.append(forward_and_backward)
+    given = inspect.signature(model.forward).bind(*args, **kwargs)
+    if given.kwargs:
+        name = type(model).__name__
+        raise ConfigError(f"gradc: {name} takes {', '.join(given.kwargs)} by keyword alone. Name a step, FILE.py:STEP.")
+    found.append(ModelCall(model, given.args, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
     raise Enough
 
 
