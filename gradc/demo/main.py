@@ -136,7 +136,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 def check_arguments(epochs: int | None, backends: tuple[str, ...]) -> None:
     check_limits(epochs, backends)
     if importlib.util.find_spec("matplotlib") is None:
-        raise GradcError("The demo's plot needs matplotlib, which is not installed.\n  Run: pip install matplotlib scikit-learn")
+        raise GradcError("The demo's plot needs matplotlib, which is not installed.\n  Run: pip install matplotlib")
 
 
 def writable_folder(out: str) -> Path:
