@@ -5,6 +5,7 @@ main: list of arguments -> exit status
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import site
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.parser.error(f"{UNKNOWN}{' '.join(unknown)}")
     try:
         look_at(options)
-        status: int = getattr(importlib.import_module(options.module), options.command)(options)
+        status: int = getattr(importlib.import_module(module_of(options)), options.command)(options)
         return status
     except GradcError as error:
         return _say(str(error))
@@ -49,6 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
         where = f" in {error}" if str(error) else ""
         print(f"\ngradc {options.command}: stopped by Ctrl-C{where}.", file=sys.stderr)
         return STOPPED
+
+
+def module_of(options: argparse.Namespace) -> str:
+    """Where the command is: to compare two pages takes no torch."""
+    module: str = options.module
+    return "gradc.cli.diffs" if getattr(options, "diff", None) else module
 
 
 def _say(text: str) -> int:

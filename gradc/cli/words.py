@@ -112,6 +112,7 @@ def _explain(command: Parser) -> None:
 
 def _report(command: Parser) -> None:
     command.set_defaults(module="gradc.cli.looks")
+    command.epilog = "gradc report --diff a.html b.html compares two pages, and runs nothing."
     _target(command, "is run until its model is called, whose forward and backward are then looked at", nargs="?")
     _words(command)
     _backend(command)

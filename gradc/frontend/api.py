@@ -70,6 +70,7 @@ def compile(
     dynamic: bool | None = None,
     memory_budget: float = 1.0,
     options: dict[str, Any] | None = None,
+    **others: Any,
 ) -> Any:
     """Compile a function or a module for training, with eager's gradients.
 
@@ -96,6 +97,7 @@ def compile(
         memory_budget: 1.0: save for backward what eager saves.
         options: ``compile_seconds``, ``compare_with_eager``, ``verify``: the settings of ``gradc.config``, for this target.
             ``bitwise``: see ``backend="auto"``.
+        others: none; what ``torch.compile`` takes beside these, as ``mode``, is refused with what to write instead.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -105,6 +107,7 @@ def compile(
             another backend of torch.compile compiled.
         FallbackError: on a call or in its backward, under ``fullgraph=True``.
     """
+    _refuse(others)
     _validate(backend, fullgraph, dynamic, memory_budget, options)
     chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
     return Decorator(chosen) if target is None else _compiled(target, chosen)
@@ -230,6 +233,12 @@ def _as_function(call: Callable[..., Any], target: Callable[..., Any]) -> Callab
 
 
 _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        cure = "Leave it out." if name != "mode" else 'Leave it out: gradc has no modes; backend="auto" chooses what is faster.'
+        raise ConfigError(f"gradc.compile knows no {name}: {value!r}.\n  {cure}")
 
 
 def _validate(backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None) -> None:

@@ -6,6 +6,7 @@ Report: str, in_full, to_dict, raise_if_different
 from __future__ import annotations
 
 import dataclasses
+import html
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,13 +15,14 @@ from gradc.errors import CheckError
 from gradc.journal import Fallback, Uncompiled, reason
 from gradc.parity.differences import Difference, Kind
 from gradc.parity.location import Location
-from gradc.text_table import table
+from gradc.text_table import html_table, table
 
 _MOST_NAMED, _MOST_ROWS, _MOST_HISTOGRAMS = 3, 40, 3
 _WIDTH = 100  # of tables
+_COLUMNS = ("value", "eager", "compiled", "off by", "kind")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Report:
     """What ``gradc.check`` found. ``str`` of it says the cause first; ``in_full()`` lists all that differs.
 
@@ -74,6 +76,15 @@ class Report:
     def __str__(self) -> str:
         """The likely cause and its line; how many values differ in what way; the first of them. ``in_full`` lists all."""
         return "\n".join([*self._cause(), self._head(), *self._first_few(), *self._rest()])
+
+    def __repr__(self) -> str:
+        return f"<Report: {self._head()}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the text, and what differs in the first step as a table."""
+        text = f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
+        rows = [[each.name, each.eager, each.compiled, _off_by(each), _judged(each)] for each in self.first_differences]
+        return text + (html_table(_COLUMNS, rows[:_MOST_ROWS]) if rows else "")
 
     def in_full(self) -> str:
         """The same, with a table of what differs, no wider than 100 columns, and how far apart the elements are."""
@@ -129,7 +140,7 @@ class Report:
         counts = [(kind, sum(found.kind is kind for found in first)) for kind in sorted(Kind, reverse=True)]
         where = f"in step {first[0].step}, " if self.num_steps > 1 else ""
         follows = f"; {later} more in later steps follow from these" if later else ""
-        return where + ", ".join(f"{count} {kind}" for kind, count in counts if count) + follows
+        return where + ", ".join(_counted(count, kind) for kind, count in counts if count) + follows
 
     def _first_few(self) -> Iterator[str]:
         worst = sorted(self.first_differences, key=lambda found: -found.kind)
@@ -149,6 +160,10 @@ class Report:
         if self.num_compiled == 0:
             yield f"Nothing was compiled: this says nothing about {self.against}."
         yield from map(_left_out, dict.fromkeys(self.left_out))
+
+
+def _counted(count: int, kind: Kind) -> str:
+    return f"{count} {str(kind).replace('rounds', 'rounds' if count == 1 else 'round')}"
 
 
 def _number(number: int, name: str) -> str:
@@ -173,6 +188,10 @@ def _table(differences: Sequence[Difference], sides: tuple[str, str]) -> str:
 def _cut(text: str, most: int) -> str:
     """The end is kept: names of parameters differ there."""
     return text if len(text) <= most else f"...{text[3 - most :]}"
+
+
+def _judged(found: Difference) -> str:
+    return f"{found.kind}: {found.why}" if found.why else str(found.kind)
 
 
 def _off_by(found: Difference) -> str:

@@ -61,6 +61,23 @@ class Runs:
             yield Prepared(prepare(target), inputs, holders)
 
     @contextlib.contextmanager
+    def beside(self) -> Iterator[Prepared]:
+        """The step as it is, on copies of its own, while a compiled one is open; it runs in eager inside of ``as_it_is``."""
+        target, inputs = copies(self._step, self._args, carry_over)
+        with restoring(self._held.values()):
+            yield Prepared(target, inputs, holders_of(target, inputs, self._held))
+
+    @contextlib.contextmanager
+    def as_it_is(self) -> Iterator[None]:
+        """What runs inside runs in eager, also what the step compiles itself."""
+        was, self._redirection.is_eager = self._redirection.is_eager, True
+        try:
+            with nothing_compiled():
+                yield
+        finally:
+            self._redirection.is_eager = was
+
+    @contextlib.contextmanager
     def _mode(self, *, is_eager: bool) -> Iterator[Compile]:
         """Not compiled as a whole where the step, in eager, was seen to say itself what is compiled."""
         self._redirection.is_eager = is_eager

@@ -101,9 +101,8 @@ def _data(report: StepReport) -> dict[str, Any]:
         return [op.graph, *texts, line, *tensors, *times, list(op.partners)]
 
     ops = [row(op) for op in report.ops]
-    kept = {
-        name: whole[name] for name in ("title", "versions", "num_steps", "graphs", "times", "explanation", "parity", "notes")
-    }
+    names_kept = ("title", "versions", "num_steps", "graphs", "times", "explanation", "parity", "notes", "made")
+    kept = {name: whole[name] for name in names_kept}
     curves = {"memory": _curve(report.memory), "eager_memory": _curve(report.eager_memory)}
     return kept | curves | {"ops": ops, "names": names.rows, "lines": lines.rows, "values": values.rows}
 

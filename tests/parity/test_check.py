@@ -199,17 +199,17 @@ def test_of_many_differences_the_worst_are_shown() -> None:
 
     report = gradc.check(lambda tensors: [tensor * 1 for tensor in tensors], [torch.ones(2) for _ in range(50)], against=wrong)
     text = str(report)
-    assert len(report.differences) == 50 and ": 1 wrong, 49 rounds otherwise.\n  wrong: result[49]: " in text
+    assert len(report.differences) == 50 and ": 1 wrong, 49 round otherwise.\n  wrong: result[49]: " in text
     assert text.count("\n") < 12 and "\n  and 47 more: gradc check --table" in text
     full = report.in_full()
     assert "\n... and 10 more" in full and "result[38]" in full and "result[39]" not in full and "\nresult[49] " in full
-    assert max(map(len, full.splitlines())) <= 100
+    assert max(map(len, full.partition("\nvalue ")[2].splitlines())) <= 100
 
 
 def test_gradients_of_nan_are_said() -> None:
     report = gradc.check(lambda x: (x * float("nan")).sum(), torch.ones(3, requires_grad=True))
-    assert report.ok and str(report).startswith("4 values compared in 1 step (3 runs): all equal eager, bit for bit.")
-    assert "\n2 of these hold NaNs" in str(report) or " 2 of these hold NaNs in eager, too." in str(report)
+    head = "6 values compared in 1 step (3 runs): all equal eager, bit for bit. 2 of these hold NaNs in eager, too."
+    assert report.ok and str(report) == head
 
 
 def test_who_interrupts_is_told_in_which_run() -> None:

@@ -155,7 +155,7 @@ def test_inductors_draws_are_those_of_eager_so_that_the_fault_beside_dropout_is_
     [
         ("x = 1", "it makes no step of an optimizer, so there is nothing to compare."),
         ("import sys; sys.exit(3)", "it ends itself with 3, before anything could be compared."),
-        ("raise KeyError('mine')", "script.py raises KeyError: 'mine' in eager"),
+        ("raise KeyError('mine')", "train.py raises KeyError: 'mine' in eager"),
     ],
 )
 def test_mistakes(script, text, message, capsys):
