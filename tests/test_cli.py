@@ -146,7 +146,7 @@ def test_env_says_what_gradc_runs_on(capsys):
     facts = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
     assert facts["torch"].strip() == torch.__version__
     assert facts["executor"].strip() == str(native.status())
-    assert torch.backends.cpu.get_cpu_capability() in facts["cpu kernels"]
+    assert torch.backends.cpu.get_cpu_capability() in facts["cpu kernels"] and facts["gpu"].strip()
 
 
 @pytest.mark.parametrize(
