@@ -76,6 +76,11 @@ def test_no_page_of_the_site_loads_anything_from_elsewhere():
         assert not re.search(r"!\[[^\]]*\]\(https?:|<(?:img|script|link)\b", prose(page)), page
 
 
+def test_the_site_brings_its_own_worker():
+    """Else the theme's plug-in loads one from a CDN, and the search does not work from the disk."""
+    assert "polyfills: [javascripts/iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text()
+
+
 def commands(page: Path) -> Iterator[str]:
     """What the page shows to be typed into a shell: in blocks, in steps of a workflow, and as code within a line."""
     text = page.read_text()
