@@ -145,9 +145,10 @@ def save_picture(path: Path) -> None:
 
 
 def with_parts(page: str) -> str:
-    """``page`` with each part in the place of the paragraph that begins as it does."""
+    """``page`` with each part in the place of the table that has its head, or of as many lines that begin as it does."""
     for first, part in parts().items():
-        page = re.sub(rf"^{re.escape(first)}.*\n(?:.+\n)*", lambda _, part=part: f"{part}\n", page, count=1, flags=re.MULTILINE)
+        rest = r"\n(?:\|.*\n)*" if first.startswith("|") else r".*\n" * len(part.splitlines())
+        page = re.sub(f"^{re.escape(first)}{rest}", lambda _, part=part: f"{part}\n", page, count=1, flags=re.MULTILINE)
     return page
 
 
