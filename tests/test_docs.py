@@ -140,7 +140,8 @@ def test_a_command_that_does_not_exist_is_seen(tmp_path):
 def test_what_can_be_set_or_asked_is_in_the_page_of_usage():
     page = (ROOT / "docs/usage.md").read_text()
     package = "".join(path.read_text() for path in [*(ROOT / "gradc").rglob("*.py"), ROOT / "setup.py"])
-    variables = set(re.findall(r'"(GRADC_[A-Z_]+)"', package)) - {"GRADC_WHEEL", "GRADC_SANITIZE", "GRADC_URL"}  # of targets in the Makefile
+    of_the_makefile = {"GRADC_WHEEL", "GRADC_SANITIZE", "GRADC_URL"}
+    variables = set(re.findall(r'"(GRADC_[A-Z_]+)"', package)) - of_the_makefile
     groups = re.findall(r'\bcount\("(\w+)"|counters\["(\w+)"\]', package)
     commands = [*COMMANDS]
     assert len(variables) > 6 and len(groups) > 8 and len(commands) > 4
