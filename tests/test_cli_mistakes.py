@@ -36,7 +36,7 @@ print("nothing trained")
 """
 WITHOUT_TORCH = {
     "gradc": "gradc: error: which command? check, run, explain, report, programs, demo, env or bench. See gradc --help.",
-    "gradc chekc train.py:right": "gradc: error: there is no command 'chekc'. Did you mean check? See gradc --help.",
+    "gradc checks train.py:right": "gradc: error: there is no command 'checks'. Did you mean check? See gradc --help.",
     "gradc check": (
         "gradc check: error: the following arguments are required: FILE.py:FUNCTION. See gradc check --help."
     ),
@@ -47,8 +47,8 @@ WITHOUT_TORCH = {
         "gradc check: error: argument --steps: use a whole number, not 'many'. See gradc check --help."
     ),
     "gradc check train.py:right --steps 0": "gradc: error: gradc check --steps 0: that is none. Use 1 or more.",
-    "gradc check trian.py:right": (
-        "gradc: error: gradc check trian.py:right: there is no file trian.py; there is train.py."
+    "gradc check trains.py:right": (
+        "gradc: error: gradc check trains.py:right: there is no file trains.py; there is train.py."
     ),
     "gradc run nowhere/at/all.py": (
         "gradc: error: gradc run nowhere/at/all.py: there is no file nowhere/at/all.py in HERE/nowhere/at."

@@ -40,8 +40,8 @@ def test_dir_is_the_surface():
 
 def test_a_module_is_found_under_its_name_and_nothing_else_is():
     assert gradc.bits.same_bits(1, 1)
-    with pytest.raises(AttributeError, match="module 'gradc' has no attribute 'complie'. It has: ConfigError, "):
-        gradc.complie  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'gradc' has no attribute 'compiles'. It has: ConfigError, "):
+        gradc.compiles  # noqa: B018
 
 
 def test_importing_it_costs_little_and_a_setting_is_enough_to_capture():
