@@ -15,10 +15,12 @@ from gradc.reporting.model import Phase, Role
 WIDTH = 32
 
 
-@pytest.fixture(autouse=True)
-def idle(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def idle():
     """The machine may be busy with other tests, which reports would say."""
-    monkeypatch.setattr("gradc.reporting.collect._MOST_LOAD", float("inf"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradc.reporting.collect._MOST_LOAD", float("inf"))
+        yield
 
 
 class Mlp(nn.Module):
