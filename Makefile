@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test test-all check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel docs clean
+.PHONY: help venv demo test test-all check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel release types docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -29,6 +29,8 @@ help:
 	@echo "make world   train small models of unmodified libraries; writes docs/world.md (an hour); CASES=\"timm peft\": some of them"
 	@echo "make matrix  tests, fuzzers, sweeps on torch 2.13, 2.14, 2.15, and on Python 3.12, each in an environment of its own (an hour each); VERSIONS=\"2.14.1\""
 	@echo "make wheel   a wheel for the torch of the environment, and an sdist, in dist; installed and tried without a compiler (minutes)"
+	@echo "make release what is published: sdist, a wheel for each torch and Python of RELEASES, an index page for pip, in dist (hours); URL=https://... of the repository"
+	@echo "make types   what type checkers see of compiled functions and modules, by mypy and pyright"
 	@echo "make docs    the pages of docs as a site, in build/site; a link that leads nowhere is an error (seconds; without torch)"
 	@echo "make bench   time training steps, forward and backward alone and whole ones (hours; on an idle machine); THREADS=1; JAX=--jax"
 	@echo "make venv    create .venv and install everything (the others do it by themselves)"
@@ -40,8 +42,9 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml setup.py $(CSRC)
 	@echo "venv: a virtual environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "venv: torch 2.13.0, the CPU build (200 MB)"
-	@$(PIP) torch==2.13.0 "setuptools>=77" wheel ninja
+	@$(PYTHON) -m tests.cpu_index > .venv/index
+	@echo "venv: torch 2.13.0, $$(sed -n 2p .venv/index)"
+	@$(PIP) $$(sed -n 1p .venv/index) torch==2.13.0 "setuptools>=77" wheel ninja
 	@echo "venv: gradc, with its C++ extension (a minute of compiling on two cores), and what demo and tests need"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e ".[demo,dev]"
 	@touch $@
@@ -130,8 +133,8 @@ tsan: venv
 
 THREADS ?= 1
 bench: venv
-	$(BIN)/gradc bench --threads $(THREADS)
-	$(BIN)/gradc bench step --threads $(THREADS) --torch --auto $(JAX)
+	$(BIN)/gradc bench --threads $(THREADS) --out docs
+	$(BIN)/gradc bench step --threads $(THREADS) --torch --auto $(JAX) --out docs
 
 # The libraries stand in a virtual environment of their own, which looks into .venv for the rest: no second torch, no change of the first.
 WORLD := .venv-world
@@ -159,6 +162,18 @@ wheel: venv
 	GRADC_NO_EXTENSION=1 $(BIN)/python setup.py -q sdist
 	GRADC_WHEEL=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --no-cache-dir -w dist dist/gradc-*.tar.gz
 	$(BIN)/python -m tests.try_wheel dist/gradc-*.whl
+
+# What `gradc bench` is to a figure, this is to a package: docs/releasing.md. Each wheel is compiled for the torch of an environment of its own.
+RELEASES ?= 2.13.0 2.14.1 2.15.0
+PYTHONS  ?= python3.11 python3.12 python3.13
+URL      ?=
+release:
+	$(PYTHON) -m tests.release --torch $(RELEASES) --python $(PYTHONS) --url "$(URL)"
+
+types: venv
+	$(PIP) pyright
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/types_kept.py
 
 # Needs neither torch nor gradc: a virtual environment of its own. The theme's advertisement of its successor is left out.
 DOCS := .venv-docs

@@ -6,6 +6,8 @@ torch, hence ``pip install --no-build-isolation -e .``.
 
 ``GRADC_WHEEL=1`` is for ``make wheel``: its version names the one torch that the extension is for.
 
+``GRADC_URL`` is for ``make release``: the address of the repository, which the package's pages then name.
+
 ``GRADC_SANITIZE=address`` builds it with AddressSanitizer and UndefinedBehaviorSanitizer, for ``make asan``;
 ``GRADC_SANITIZE=thread`` with ThreadSanitizer, for ``make tsan``.
 """
@@ -51,8 +53,8 @@ class TorchIsMissing(build_ext):
         raise SystemExit(
             "gradc's extension is compiled for the torch that is installed, and there is none here:"
             " pip's build isolation hides it.\n"
-            "  pip install --no-build-isolation gradc\n"
-            "  or, for a gradc without the extension, which is slow: GRADC_NO_EXTENSION=1 pip install gradc"
+            "  In a checkout: pip install --no-build-isolation .\n"
+            "  or, for a gradc without the extension, which is slow: GRADC_NO_EXTENSION=1 pip install ."
         )
 
 
@@ -64,7 +66,15 @@ def metadata() -> dict:
     """
     number = re.search('__version__ = "(.*)"', pathlib.Path("gradc", "__init__.py").read_text())[1]
     local = f"+torch{'.'.join(version('torch').split('.')[:2])}" if IS_WHEEL else ""
-    return {"version": number + local, "install_requires": [ANY_TORCH, *OTHERS]}
+    return {"version": number + local, "install_requires": [ANY_TORCH, *OTHERS], "project_urls": urls()}
+
+
+def urls() -> dict[str, str]:
+    """Of the repository at ``GRADC_URL``, which whoever publishes knows; none without."""
+    if not (url := os.environ.get("GRADC_URL", "").rstrip("/")):
+        return {}
+    pages = {"Documentation": "docs", "Changelog": "CHANGELOG.md", "Check torch.compile": "docs/check.md", "Issues": "issues"}
+    return {"Homepage": url, **{name: f"{url}/{page}" for name, page in pages.items()}}
 
 
 def why_skipped() -> str:

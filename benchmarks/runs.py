@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each model; default: %(default)s")
     parser.add_argument("--resume", action="store_true", help="leave out the models that have results already")
-    parser.add_argument("--out", default=str(DOCS), metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--out", default="bench-out", metavar="FOLDER", help="default: %(default)s; docs: the pages of gradc")
 
 
 def add_only(parser: argparse.ArgumentParser, default: Iterable[str] = MODELS) -> None:
@@ -61,6 +61,6 @@ def run(command: str, kind: Table[R], options: argparse.Namespace, measure: Call
         results.save(entries, store)
         print(text_table.table(kind.headers, kind.rows(model, entries[model])) + "\n", flush=True)
     report.write(folder)
-    if folder == DOCS:
+    if folder.resolve() == DOCS.resolve():
         headline.write()
     print(f"Table: {folder / 'benchmarks.md'}   plot: {folder / kind.plot}   figures: {store}")

@@ -16,8 +16,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from gradc.errors import ConfigError
 
 AutocastSetting = str | dict[str, Any] | list[dict[str, Any]]
@@ -181,6 +179,8 @@ def _validate_autocast(value: Any) -> None:
 
 def _try_autocast(value: Any, entry: dict[str, Any]) -> None:
     """Let torch.autocast judge ``entry``. For a device that this machine lacks it only warns, and so do we not mind."""
+    import torch  # here, so that importing gradc imports nothing of torch
+
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

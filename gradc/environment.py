@@ -43,10 +43,21 @@ def describe() -> str:
         "cpu kernels": f"{torch.backends.cpu.get_cpu_capability()} (ATEN_CPU_CAPABILITY chooses others)",
         "cpu": ", ".join(name for name in _INSTRUCTIONS if found.get(name)) or "none of the instructions that torch asks for",
         "bf16": "in hardware" if has_bf16() else "emulated: right, but slower than float32",
+        "gpu": gpu(),
         "threads": f"{torch.get_num_threads()} (torch.set_num_threads)",
     }
     width = max(map(len, facts))
     return "\n".join(f"{name.ljust(width)}  {fact}" for name, fact in facts.items())
+
+
+def gpu() -> str:
+    """Those that torch sees, or why it sees none."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "none: this torch is built for the CPU"
+    if not torch.cuda.is_available():
+        return f"none that torch sees (built for CUDA {torch.version.cuda or torch.version.hip})"
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return f"{', '.join(names)} (CUDA {torch.version.cuda or torch.version.hip}); gradc is measured on the CPU only"
 
 
 def installed_version() -> str:

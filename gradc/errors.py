@@ -5,13 +5,13 @@ A user's mistake is a GradcError; a fault of gradc's own is an InternalError.
 
 from __future__ import annotations
 
-import torch
-
 OP_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what an op of torch's may raise
 
 
 def is_passing(error: BaseException) -> bool:
     """True for what says nothing about the program: no memory left, too deep a recursion. Another attempt may not meet it."""
+    import torch  # here, for the command line reads this module before it knows whether torch is needed
+
     return isinstance(error, (MemoryError, RecursionError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 

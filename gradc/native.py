@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # pip keeps what it compiled, for whichever torch: hence --no-cache-dir.
 _CURE = (
-    "  Install gradc again, which compiles it for this one:"
-    " pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps gradc\n"
+    "  Install gradc again, in its checkout, which compiles it for this one:"
+    " pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps .\n"
     "  or install the wheel that is for this torch: docs/torch-versions.md"
 )
 

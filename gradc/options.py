@@ -9,6 +9,7 @@ import dataclasses
 
 DEFAULT_BACKEND = "replay"
 AUTO_BACKEND = "auto"
+BACKENDS = (AUTO_BACKEND, "eager", "inductor", DEFAULT_BACKEND)  # those that gradc ships
 
 
 @dataclasses.dataclass(frozen=True)

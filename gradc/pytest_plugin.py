@@ -7,6 +7,7 @@ that nothing changes for suites that do not.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parity-against", default=GRADC, metavar="COMPILER", help="gradc, or a backend of torch.compile")
     group.addoption("--parity-steps", type=int, default=1, metavar="N", help="how often each step is called in a run")
     group.addoption("--parity-may-round", action="store_true", help="let pass what only rounds otherwise")
+
+
+def pytest_configure() -> None:
+    logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)  # or pytest prints thousands of its lines at each failure
 
 
 @pytest.fixture

@@ -145,7 +145,8 @@ def test_logs_by_variable_and_through_torch():
     speak = "from gradc.journal import log; log('fallbacks', 'spoken'); log('graphs', 'silent')"
     by_variable = run_python(speak, GRADC_LOGS="fallbacks")
     assert by_variable.stderr == "DEBUG:gradc.__fallbacks:spoken\n"
-    through_torch = run_python(f"import torch, gradc; torch._logging.set_logs(modules={{'fallbacks': True}}); {speak}")
+    used = "import torch, gradc; gradc.counters"
+    through_torch = run_python(f"{used}; torch._logging.set_logs(modules={{'fallbacks': True}}); {speak}")
     assert "[__fallbacks] spoken" in through_torch.stderr and "silent" not in through_torch.stderr
 
 

@@ -54,7 +54,7 @@ def test_gradc_check_is_clean(path, tmp_path):
     """The steps of the optimizers of all three runs, in turn; a step of PPO makes 16 for each run."""
     words = f"--words=--short --out {tmp_path / 'new'}"
     printed = run("-m", "gradc.cli", "check", path, words, "--steps", 40 if path.stem == "ppo" else 3)
-    assert "all are eager's, bit for bit." in printed
+    assert "all equal eager, bit for bit." in printed
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

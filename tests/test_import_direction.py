@@ -17,9 +17,9 @@ ROOMS = [
     "ir", "executor", "tape", "passes", "backends",
     "analysis", "nodes", "backward", "region",
     "walk", "capture", "symbolic", "replay", "compiled_autograd",
-    "optim", "shadow", "frontend", "bindings", "parity", "traces", "reporting", "testing", "pytest_plugin",
+    "optim", "shadow", "frontend", "bindings", "parity", "traces", "reporting", "scripts", "testing", "pytest_plugin",
     "gradc",  # the public names, gradc/__init__.py
-    "demo", "cli",
+    "demo", "cli", "__main__",
 ]  # fmt: skip
 
 

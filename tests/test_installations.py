@@ -22,8 +22,8 @@ from gradc import native
 RELEASE = torch.__version__.split("+")[0]
 OTHER_RELEASE = RELEASE[:-1] + "9"
 CURE = (
-    "  Install gradc again, which compiles it for this one:"
-    " pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps gradc\n"
+    "  Install gradc again, in its checkout, which compiles it for this one:"
+    " pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps .\n"
     "  or install the wheel that is for this torch: docs/torch-versions.md\n"
 )
 FOR_ANOTHER = f"gradc's extension was compiled for torch {OTHER_RELEASE}, but torch {RELEASE} is imported.\n{CURE}"

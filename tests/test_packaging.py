@@ -115,7 +115,7 @@ def test_no_wheel_without_the_extension(sdist: pathlib.Path) -> None:
 
 def test_compiling_without_torch_says_what_hides_it(sdist: pathlib.Path) -> None:
     said = setup(sdist, "build", hidden="torch")
-    assert "pip's build isolation hides it.\n  pip install --no-build-isolation gradc\n" in said
+    assert "pip's build isolation hides it.\n  In a checkout: pip install --no-build-isolation .\n" in said
 
 
 def test_what_is_compiled_for_another_torch_is_compiled_again(sdist: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
-"""The README's programs run and print what it says, its table is that of the pages of docs, and its commands exist.
+"""The README's programs run and print what it says, its tables are those of the pages of docs, and its commands exist.
 
-``python -m benchmarks.headline`` writes the table and the picture anew, and so does what writes those pages.
+``python -m benchmarks.headline`` writes the tables and the picture anew, and so does what writes those pages.
 ``python -m tests.test_readme`` writes what is printed.
 """
 
@@ -22,12 +22,18 @@ def test_the_programs_print_what_is_said():
     assert printed(README) == said
 
 
-def test_the_table_is_that_of_the_pages():
-    assert headline.table() in README, "python -m benchmarks.headline writes it anew"
-    assert (
-        headline.with_table(README.replace(headline.table(), "|  | torch.compile | gradc |\n| of | other | figures |"))
-        == README
-    )
+def test_the_tables_are_those_of_the_pages():
+    assert all(part in README for part in headline.parts().values()), "python -m benchmarks.headline writes them anew"
+    other = README
+    for first, part in headline.parts().items():
+        number = len(part.splitlines())
+        figures = [f"{first}", "| of | other | figures |"] if first.startswith("|") else [first, *["others"] * (number - 1)]
+        other = other.replace(part, "\n".join(figures))
+    assert other != README and headline.with_parts(other) == README
+
+
+def test_each_program_runs_alone():
+    assert all("import torch, gradc\n" in block for block, _ in BLOCK.findall(README))
 
 
 def test_the_picture_is_of_the_same_figures():

@@ -36,7 +36,7 @@ def test_what_is_eagers_passes():
 
 def test_what_is_wrong_raises_with_the_report():
     for may_round in (False, True):
-        with pytest.raises(CheckError, match="2 values compared|wrong: off by 1.0e\\+00"):
+        with pytest.raises(CheckError, match="off by 1.0e\\+00"):
             assert_parity(torch.sin, torch.ones(3), against=wrong, may_round=may_round)
 
 

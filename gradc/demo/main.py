@@ -17,16 +17,14 @@ from pathlib import Path
 import torch
 
 from gradc import environment
+from gradc.demo.limits import BACKENDS, MOST_EPOCHS_BY_DEFAULT, check_limits
 from gradc.demo.show import render_table, save_plot
 from gradc.demo.train import Compile, Run, num_steps, seconds_per_step, train
 from gradc.demo.vit import Digits, load_digits
 from gradc.errors import ConfigError, GradcError
 from gradc.frontend.api import compile
 
-BACKENDS = ("eager", "aot_eager", "inductor", "gradc")
 LABELS = {"eager": "eager", "aot_eager": "torch.compile aot_eager", "inductor": "torch.compile", "gradc": "gradc"}
-MOST_EPOCHS_BY_DEFAULT = 20
-MAX_EPOCHS = 200
 TRAINING_SECONDS = 70  # of all runs together, by default; compiling comes on top, mostly Inductor's
 LIMIT_SECONDS = 160  # of the whole demo, by default; Inductor is left out where it would take longer
 INDUCTOR_TIMES = 8  # as long as aot_eager does Inductor take to compile the step: 37 s and 4.7 s, 40 s and 4.8 s
@@ -136,13 +134,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def check_arguments(epochs: int | None, backends: tuple[str, ...]) -> None:
-    if epochs is not None and not 1 <= epochs <= MAX_EPOCHS:
-        raise ConfigError(f"--epochs {epochs}: use a whole number from 1 to {MAX_EPOCHS}.")
-    for backend in backends:
-        if backend not in BACKENDS:
-            raise ConfigError(f"--backend {backend}: unknown. Use one or more of: {', '.join(BACKENDS)}.")
+    check_limits(epochs, backends)
     if importlib.util.find_spec("matplotlib") is None:
-        raise GradcError("The demo's plot needs matplotlib, which is not installed.\n  Run: pip install 'gradc[demo]'")
+        raise GradcError("The demo's plot needs matplotlib, which is not installed.\n  Run: pip install matplotlib")
 
 
 def writable_folder(out: str) -> Path:

@@ -36,7 +36,7 @@ def load_digits() -> Digits:
         from sklearn import datasets
     except ImportError as error:
         raise GradcError(
-            "The demo's digits come with scikit-learn, which is not installed.\n  Run: pip install 'gradc[demo]'"
+            "The demo's digits come with scikit-learn, which is not installed.\n  Run: pip install scikit-learn"
         ) from error
     raw = datasets.load_digits()
     order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))

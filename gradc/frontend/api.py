@@ -12,7 +12,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -33,8 +33,33 @@ from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 
+Target = TypeVar("Target", bound=Callable[..., Any] | torch.optim.Optimizer)  # compiled, it has the type that it had
 _SETTINGS = ("compare_with_eager", "compile_seconds", "verify")  # of gradc.config, for one call
 _OPTIONS = ("bitwise", *_SETTINGS)
+
+
+@overload
+def compile(
+    target: None = None,
+    *,
+    backend: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    memory_budget: float = ...,
+    options: dict[str, Any] | None = ...,
+) -> Decorator: ...
+
+
+@overload
+def compile(
+    target: Target,
+    *,
+    backend: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    memory_budget: float = ...,
+    options: dict[str, Any] | None = ...,
+) -> Target: ...
 
 
 def compile(
@@ -45,6 +70,7 @@ def compile(
     dynamic: bool | None = None,
     memory_budget: float = 1.0,
     options: dict[str, Any] | None = None,
+    **others: Any,
 ) -> Any:
     """Compile a function or a module for training, with eager's gradients.
 
@@ -71,6 +97,7 @@ def compile(
         memory_budget: 1.0: save for backward what eager saves.
         options: ``compile_seconds``, ``compare_with_eager``, ``verify``: the settings of ``gradc.config``, for this target.
             ``bitwise``: see ``backend="auto"``.
+        others: none; what ``torch.compile`` takes beside these, as ``mode``, is refused with what to write instead.
 
     Returns:
         The compiled target; a decorator if there was none.
@@ -80,6 +107,7 @@ def compile(
             another backend of torch.compile compiled.
         FallbackError: on a call or in its backward, under ``fullgraph=True``.
     """
+    _refuse(others)
     _validate(backend, fullgraph, dynamic, memory_budget, options)
     chosen = CompileOptions(backend, fullgraph, dynamic, memory_budget, tuple(sorted((options or {}).items())))
     return Decorator(chosen) if target is None else _compiled(target, chosen)
@@ -152,6 +180,12 @@ class Decorator:
 
     compile_options: CompileOptions
 
+    @overload
+    def __call__(self, target: None = None, **changes: Any) -> Decorator: ...
+
+    @overload
+    def __call__(self, target: Target, **changes: Any) -> Target: ...
+
     def __call__(self, target: Any = None, **changes: Any) -> Any:
         chosen = {field.name: getattr(self.compile_options, field.name) for field in dataclasses.fields(CompileOptions)}
         return compile(target, **{**chosen, "options": dict(self.compile_options.options), **changes})
@@ -199,6 +233,12 @@ def _as_function(call: Callable[..., Any], target: Callable[..., Any]) -> Callab
 
 
 _captured: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        cure = "Leave it out." if name != "mode" else 'Leave it out: gradc has no modes; backend="auto" chooses what is faster.'
+        raise ConfigError(f"gradc.compile knows no {name}: {value!r}.\n  {cure}")
 
 
 def _validate(backend: Any, fullgraph: Any, dynamic: Any, memory_budget: Any, options: dict[str, Any] | None) -> None:

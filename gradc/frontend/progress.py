@@ -15,7 +15,8 @@ _EVERY = 0.5  # seconds
 
 
 def is_at_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
+    """True also in a notebook, where somebody waits as well."""
+    return sys.stderr is not None and (sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"))
 
 
 @contextlib.contextmanager

@@ -35,11 +35,13 @@ class Compiler:
         name: for the report.
         compile: function or module -> a compiled one.
         is_counted: whether it goes through Dynamo, which counts its graphs.
+        note: what was set so that the comparison says something, or "".
     """
 
     name: str
     compile: Compile
     is_counted: bool = True
+    note: str = ""
 
     @property
     def is_gradc(self) -> bool:
@@ -61,8 +63,14 @@ def compiler_of(against: Any, backend: str | None = None) -> Compiler:
     if against not in list_of_backends():
         known = ", ".join(list_of_backends())
         raise ConfigError(f"against={against!r}: torch.compile has no such backend. Use a function, or one of: {known}.")
+    if against == "inductor":
+        return Compiler(against, functools.partial(_COMPILE, backend=against, options=_SAME_DRAWS), note=_NOTE_OF_DRAWS)
     return Compiler(against, functools.partial(_COMPILE, backend=against))
 
+
+# Else each mask of dropout is another, and a real fault is one difference among many.
+_SAME_DRAWS = {"fallback_random": True}
+_NOTE_OF_DRAWS = "Inductor was told to draw the random numbers of eager (fallback_random); of itself it draws others."
 
 _COMPILE = torch.compile
 

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gradc.errors import ConfigError
 from gradc.frontend.control import reset
 from gradc.journal import Fallback, Graph, Uncompiled, counters, listening
@@ -92,7 +95,7 @@ def _validate(num_steps: int) -> None:
 def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
     expected, again = _twice(runs)
     if not expected:
-        raise ConfigError("gradc check: the script makes no step of an optimizer, so there is nothing to compare.")
+        raise ConfigError(f"gradc check {runs}: it makes no step of an optimizer, so there is nothing to compare.")
     reset()
     num_before = num_graphs()
     with listening() as events:
@@ -106,6 +109,7 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
     irreproducible = tuple(differences(expected, again))
     known = {found.name for found in irreproducible}
     differing = tuple(found for found in differences(expected, actual) if found.name not in known)
+    location = _location(runs, expected, actual, differing)
     return Report(
         num_compared=sum(len({*seen, *other}) for seen, other in zip(expected, actual, strict=True)),
         differences=differing,
@@ -114,8 +118,16 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
         left_out=tuple(event.what for event in events if isinstance(event.what, Fallback | Uncompiled)),
         against=redirection.compiler.name,
         num_steps=num_steps,
-        location=_location(runs, expected, actual, differing),
+        location=location,
+        num_runs=runs.stages.number,
+        num_nan=sum(_has_nan(value.value) for seen in expected for value in seen.values()),
+        notes=(note,) if (note := redirection.compiler.note) else (),
     )
+
+
+def _has_nan(value: Any) -> bool:
+    is_number = isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and not value.is_meta
+    return is_number and value.layout is torch.strided and not value.is_nested and bool(value.isnan().any())
 
 
 def _twice(runs: Runs | ScriptRuns) -> tuple[Seen, Seen]:

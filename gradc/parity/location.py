@@ -51,10 +51,19 @@ class Location:
     cause: str
 
     def __str__(self) -> str:
-        lines = [self.sign.value.format(f"{self.phase}'s {self.op}, of" if self.where else self.op)] if self.op else []
-        lines += [f"  {self.where}"] if self.where else []
-        lines += [f"  reads {self.eager}; compiled {self.compiled}"] if self.compiled and self.compiled != self.eager else []
-        return "\n".join([*lines, f"Likely cause: {self.cause}."])
+        """The cause, the line, then what is known of the operation."""
+        lines = [f"Likely cause: {self.cause}."]
+        lines += [f"  at {self.where}"] if self.where else []
+        lines += [f"  {self.sign.value.format(self._operation)}{self._read()}."] if self.op else []
+        return "\n".join(lines)
+
+    @property
+    def _operation(self) -> str:
+        return f"{self.phase}'s {self.op}"
+
+    def _read(self) -> str:
+        is_other = self.compiled and self.compiled != self.eager
+        return f", which reads {self.eager}; compiled {self.compiled}" if is_other else ""
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"sign": self.sign.name.lower()}

@@ -15,6 +15,7 @@ from gradc.parity.differences import Value
 from gradc.parity.hooks import carry_over, hearing
 from gradc.parity.observe import copies, differentiate, holders_of, observe, trained
 from gradc.parity.recording import Call, Recorder
+from gradc.parity.stages import Stages, in_words
 from gradc.parity.state import held_by, restoring, stateful_in
 from gradc.torch_private.running_twice import nothing_compiled
 
@@ -26,6 +27,7 @@ class Runs:
 
     def __init__(self, redirection: Redirection, step: Callable[..., Any], args: tuple[Any, ...], num_steps: int) -> None:
         self._redirection, self._step, self._args, self._num_steps = redirection, step, args, num_steps
+        self.stages = Stages()
         self._held = held_by(step)
 
     def eagerly(self) -> Seen:
@@ -35,12 +37,12 @@ class Runs:
         return self._observed(is_eager=False)
 
     def _observed(self, *, is_eager: bool) -> Seen:
-        with self.prepared(is_eager=is_eager) as prepared:
+        with self.stages.run(in_words(is_eager)), self.prepared(is_eager=is_eager) as prepared:
             return [prepared.observed() for _ in range(self._num_steps)]
 
     def recorded(self, number: int, *, is_eager: bool) -> tuple[list[Call], dict[str, Value]]:
         """The operations of the step ``number``, and what was seen after it. What is compiled was, before."""
-        with self.prepared(is_eager=is_eager) as prepared:
+        with self.stages.run(f"recorded {in_words(is_eager)}"), self.prepared(is_eager=is_eager) as prepared:
             with prepared.restoring():
                 for _ in range(0 if is_eager else number):
                     prepared.observed()
@@ -57,6 +59,23 @@ class Runs:
         holders = holders_of(target, inputs, self._held)
         with self._mode(is_eager=is_eager) as prepare, restoring(self._held.values()):
             yield Prepared(prepare(target), inputs, holders)
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[Prepared]:
+        """The step as it is, on copies of its own, while a compiled one is open; it runs in eager inside of ``as_it_is``."""
+        target, inputs = copies(self._step, self._args, carry_over)
+        with restoring(self._held.values()):
+            yield Prepared(target, inputs, holders_of(target, inputs, self._held))
+
+    @contextlib.contextmanager
+    def as_it_is(self) -> Iterator[None]:
+        """What runs inside runs in eager, also what the step compiles itself."""
+        was, self._redirection.is_eager = self._redirection.is_eager, True
+        try:
+            with nothing_compiled():
+                yield
+        finally:
+            self._redirection.is_eager = was
 
     @contextlib.contextmanager
     def _mode(self, *, is_eager: bool) -> Iterator[Compile]:

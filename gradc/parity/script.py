@@ -28,6 +28,7 @@ from gradc.parity.hooks import hearing
 from gradc.parity.observe import observe
 from gradc.parity.recording import Call, Recorder
 from gradc.parity.runs import Seen
+from gradc.parity.stages import Stages, in_words
 from gradc.parity.state import restoring
 from gradc.torch_private.dynamo import in_a_frame, is_compiled
 from gradc.torch_private.running_twice import nothing_compiled
@@ -42,32 +43,37 @@ class ScriptRuns:
 
     def __init__(self, redirection: Redirection, path: Path, words: Sequence[str], num_steps: int) -> None:
         self._redirection, self._path, self._words, self._num_steps = redirection, path, words, num_steps
+        self.stages = Stages()
         self._is_shown = True
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def eagerly(self) -> Seen:
-        return self._run(_Watch(self._num_steps), is_eager=True)
+        return self._run("", _Watch(self._num_steps), is_eager=True)
 
     def compiled(self) -> Seen:
-        return self._run(_Watch(self._num_steps, self._in_place), is_eager=False)
+        return self._run("", _Watch(self._num_steps, self._in_place), is_eager=False)
 
     def recorded(self, number: int, *, is_eager: bool) -> tuple[list[Call], dict[str, Value]]:
         watch = _Watch(number, None if is_eager else self._in_place, records=number)
-        seen = self._run(watch, is_eager=is_eager)
+        seen = self._run("recorded ", watch, is_eager=is_eager)
         return watch.recorder.calls, seen[-1]
 
     @property
     def _in_place(self) -> Redirection | None:
         return None if self._redirection.num_calls else self._redirection
 
-    def _run(self, watch: _Watch, *, is_eager: bool) -> Seen:
+    def _run(self, how: str, watch: _Watch, *, is_eager: bool) -> Seen:
         """Only the first run prints."""
         self._redirection.is_eager = is_eager
         output = sys.stderr if self._is_shown else io.StringIO()
         self._is_shown = False
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self.stages.run(f"{how}{in_words(is_eager)}"))
             stack.enter_context(restoring(()))
             stack.enter_context(contextlib.redirect_stdout(output))
-            stack.enter_context(_as_main(self._path, self._words))
+            stack.enter_context(as_main(self._path, self._words))
             stack.enter_context(nothing_compiled() if is_eager else contextlib.nullcontext())
             stack.enter_context(watch.watching())
             _run_to_the_end(self._path)
@@ -122,13 +128,13 @@ class _Watch:
     def _add(self, optimizer: Optimizer) -> None:
         number = len(self._optimizers)
         self._optimizers.append(optimizer)
-        models = _models_of(optimizer)
+        models = models_of(optimizer)
         held = {id(parameter) for model in models for parameter in model.parameters()}
         for model in models:
             self._hold(type(model).__name__, model)
             if self._in_place is not None and not any(model is each for each in [*self._holders.values()][:-1]):
                 _compile_in_place(model, self._in_place)
-        alone = [parameter for parameter in _parameters(optimizer) if id(parameter) not in held]
+        alone = [parameter for parameter in parameters_of(optimizer) if id(parameter) not in held]
         self._hold(f"parameters of optimizer {number}" if number else "parameters", alone)
         self._hold(f"optimizer {number}" if number else "optimizer", optimizer)
 
@@ -139,13 +145,13 @@ class _Watch:
         self._holders[f"{name} #{number + 1}" if number else name] = value
 
 
-def _parameters(optimizer: Optimizer) -> list[Any]:
+def parameters_of(optimizer: Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _models_of(optimizer: Optimizer) -> list[nn.Module]:
+def models_of(optimizer: Optimizer) -> list[nn.Module]:
     """The largest modules that hold its parameters, in the order of those."""
-    place = {id(parameter): number for number, parameter in enumerate(_parameters(optimizer))}
+    place = {id(parameter): number for number, parameter in enumerate(parameters_of(optimizer))}
     modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and not _is_wrapper(each)]
     firsts = {id(each): min((place[id(p)] for p in each.parameters() if id(p) in place), default=-1) for each in modules}
     found = [each for each in modules if firsts[id(each)] >= 0]
@@ -164,8 +170,8 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def _as_main(path: Path, words: Sequence[str]) -> Iterator[None]:
-    """Its command line and folder; behind it, modules of that folder are forgotten, for they may hold models, too."""
+def as_main(path: Path, words: Sequence[str]) -> Iterator[None]:
+    """The script's command line and folder. Modules of that folder are forgotten afterwards, for they may hold models, too."""
     folder, argv, known = str(path.parent.resolve()), sys.argv, {*sys.modules}
     sys.argv = [str(path), *words]
     sys.path.insert(0, folder)
@@ -186,4 +192,5 @@ def _run_to_the_end(path: Path) -> None:
         return
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise ConfigError(f"gradc check {path}: the script itself ends with {end.code!r}.") from end
+            text = f"it ends itself with {end.code!r}, before anything could be compared."
+            raise ConfigError(f"gradc check {path}: {text}") from end

@@ -2,8 +2,8 @@
 
     collect: (redirection, step, arguments, number of steps) -> StepReport
 
-    eager      timed as a whole; then each call recorded (eagerly.py)
-    compiled   with nothing around: timed as a whole; then profiled, for what passes at graph breaks
+    eager      each call recorded (eagerly.py)
+    compiled   with nothing around: timed as a whole, in turns with eager; then profiled, for what passes at graph breaks
     compiled   again, its Programs watched (programs.py), what gradc tells heard; then timed, graph by graph, and call by call
     checked    as gradc.check does (parity/check.py)
 
@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from gradc import environment
 from gradc.config import config
@@ -38,6 +42,7 @@ from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_sin
 from gradc.traces.times import StepTimes, step_times
 
 _FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
+_MOST_LOAD = 0.7  # of other processes, by the load of the last minute
 _RECORDED_RUNS = 3  # of its calls and graphs, each timed by itself
 
 _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to which op, and of single calls in eager."
@@ -45,10 +50,11 @@ _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to w
 
 @dataclasses.dataclass(frozen=True)
 class _Alone:
-    """The compiled step with nothing around: seconds of the last step, run after run; those of the first, which compiles, and
-    what they went to; which part of a step, be it the first or the last, passes at which graph break."""
+    """The compiled step with nothing around: seconds of the last step, run after run, in turns with eager; those of the first,
+    which compiles, and what they went to; which part of a step, be it the first or the last, passes at which graph break."""
 
     seconds: list[float]
+    eager_seconds: list[float]
     first: float
     compile_time: CompileTime
     shares: StepTimes
@@ -66,7 +72,7 @@ def collect(
     if num_steps < 1:
         raise ConfigError(f"gradc.report: steps={num_steps} is none. Use 1 or more.")
     runs = Runs(redirection, step, args, num_steps)
-    has_rest, eager_seconds, eager, notes = _in_eager(runs, num_steps)
+    has_rest, eager, notes = _in_eager(runs, num_steps)
     with config.patch(compare_with_eager=False):  # after many steps, some would run eagerly to compare
         alone = _alone(runs, num_steps, has_rest)
         programs, explanation = _watched(runs, num_steps, has_rest, alone)
@@ -80,30 +86,33 @@ def collect(
         memory=curve_of(programs.log, described.source),
         eager_memory=curve_of(eager, described.eager_source),
         times=Times(
-            statistics.median(eager_seconds),
+            statistics.median(alone.eager_seconds),
             statistics.median(alone.seconds),
             alone.first,
-            min(len(eager_seconds), len(alone.seconds)),
+            len(alone.seconds),
             tuple(_by_op(eager, programs.log)),
+            _spread(alone.eager_seconds),
+            _spread(alone.seconds),
+            torch.get_num_threads(),
         ),
         explanation=explanation,
         parity=check_with(redirection, step, args, num_steps) if is_checked else None,
-        notes=notes,
+        notes=(*notes, *_doubts()),
+        made=time.strftime("%Y-%m-%d %H:%M"),
     )
 
 
-def _in_eager(runs: Runs, num_steps: int) -> tuple[bool, list[float], Log[EagerPlace], tuple[str, ...]]:
+def _in_eager(runs: Runs, num_steps: int) -> tuple[bool, Log[EagerPlace], tuple[str, ...]]:
     with runs.prepared(is_eager=True) as prepared:
         with prepared.restoring():
             has_rest = prepared.leaves_graph()
             _warm(prepared, num_steps - 1, has_rest)  # all steps, always: what a step takes in turn, it takes alike in each run
-        seconds = _timed(prepared, num_steps, has_rest)
         try:
             logs = [_recorded_in_eager(prepared, num_steps, has_rest) for _ in range(_RECORDED_RUNS)]
         except Exception as error:  # a step may not bear to be looked at; what else was found counts all the same
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return has_rest, seconds, Log(), (f"Recorded call by call, the step raises in eager: {text}. {_WITHOUT_EAGER}",)
-        return has_rest, seconds, quickest(logs), ()
+            return has_rest, Log(), (f"Recorded call by call, the step raises in eager: {text}. {_WITHOUT_EAGER}",)
+        return has_rest, quickest(logs), ()
 
 
 def _recorded_in_eager(prepared: Prepared, num_steps: int, has_rest: bool) -> Log[EagerPlace]:
@@ -155,10 +164,11 @@ def _alone(runs: Runs, num_steps: int, has_rest: bool) -> _Alone:
         with prepared.restoring():
             again = _seconds_of(prepared, has_rest)
             _warm(prepared, num_steps - 1, has_rest)
-        seconds = _timed(prepared, num_steps, has_rest)
+        with runs.beside() as eager:
+            seconds, eager_seconds = _in_turns(runs, prepared, eager, num_steps, has_rest)
         with prepared.restoring():
             shares = step_times(lambda: prepared.once(has_rest), _RECORDED_RUNS * num_steps)
-        return _Alone(seconds, first, compile_time_of(new, first, again), shares)
+        return _Alone(seconds, eager_seconds, first, compile_time_of(new, first, again), shares)
 
 
 def _seconds_of(prepared: Prepared, has_rest: bool) -> float:
@@ -167,15 +177,36 @@ def _seconds_of(prepared: Prepared, has_rest: bool) -> float:
     return clock() - start
 
 
-def _timed(prepared: Prepared, num_steps: int, has_rest: bool) -> list[float]:
-    """The seconds of the last step, run again and again from the same state."""
-    seconds: list[float] = []
+def _in_turns(
+    runs: Runs, compiled: Prepared, eager: Prepared, num_steps: int, has_rest: bool
+) -> tuple[list[float], list[float]]:
+    """The seconds of the last step, again and again from the same state: compiled, and in eager. A machine that grows slower
+    meanwhile does so to both."""
+    seconds, theirs = list[float](), list[float]()
     begun = clock()
     while len(seconds) < _FEWEST_RUNS or (len(seconds) < _MOST_RUNS and clock() - begun < _MOST_SECONDS):
-        with prepared.restoring():
-            _warm(prepared, num_steps - 1, has_rest)
-            seconds.append(_seconds_of(prepared, has_rest))
-    return seconds
+        seconds.append(_last_step(compiled, num_steps, has_rest))
+        with runs.as_it_is():
+            theirs.append(_last_step(eager, num_steps, has_rest))
+    return seconds, theirs
+
+
+def _last_step(prepared: Prepared, num_steps: int, has_rest: bool) -> float:
+    with prepared.restoring():
+        _warm(prepared, num_steps - 1, has_rest)
+        return _seconds_of(prepared, has_rest)
+
+
+def _spread(seconds: list[float]) -> tuple[float, ...]:
+    return tuple(statistics.quantiles(seconds, n=4, method="inclusive")[::2])
+
+
+def _doubts() -> tuple[str, ...]:
+    """Why the times may be wrong."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= torch.get_num_threads() + _MOST_LOAD:
+        return ()
+    return (f"The machine was busy: a load of {load:.1f} on {os.cpu_count()} cores. The times say little.",)
 
 
 def _warm(prepared: Prepared, num_steps: int, has_rest: bool) -> None:

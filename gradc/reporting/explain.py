@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import html
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
 from gradc.reporting.cures import cure_of
-from gradc.text_table import table
+from gradc.text_table import html_table, table
 from gradc.torch_private.dynamo import compilations
 from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_since
 from gradc.traces.programs import compiled_once
@@ -54,7 +55,7 @@ class GraphBreak:
     share: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Explanation:
     """What ``gradc.explain`` found. ``str`` of it is a report.
 
@@ -81,10 +82,30 @@ class Explanation:
     times: StepTimes | None = None
     choices: tuple[Chosen, ...] = ()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"<Explanation: {self._head()}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: graphs, and what ran eagerly, as tables."""
+        parts = [f"<p>{html.escape(self._head())}</p>", *(html.escape(text) for text in self._verdict())]
+        if self.graphs:
+            rows = [
+                [each.name, str(each.num_calls), _nodes(each), size_in_words(each.saved_bytes), each.where]
+                for each in self.graphs
+            ]
+            parts.append(html_table(["graph", "calls", "autograd nodes by segment", "saved", "begins at"], rows))
+        left = [["graph break", each.reason, each.where, each.advice] for each in self.graph_breaks]
+        for found in dict.fromkeys(self.fallbacks):
+            left.append(["ran eagerly", reason(found.kind, found.detail), found.where, found.advice])
+        left += [["captured again", each, "", ""] for each in self.recaptures]
+        return "".join([*parts, html_table(["", "why", "where", "what to do"], left) if left else ""])
+
+    def _head(self) -> str:
         parts = [(self.graphs, "graph"), (self.graph_breaks, "graph break"), (self.fallbacks, "fallback")]
-        head = ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
-        return "\n".join([head, *self._verdict(), *self._times(), *self._graphs(), *self._kept(), *self._rest()])
+        return ", ".join(_number(len(found), name) for found, name in (*parts, (self.recaptures, "recapture")))
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *self._verdict(), *self._times(), *self._graphs(), *self._kept(), *self._rest()])
 
     def to_dict(self) -> dict[str, Any]:
         """Texts, numbers, lists and dictionaries only, as for JSON. What ran eagerly more than once stands there once."""
@@ -222,7 +243,7 @@ def explanation_of(
         graph_breaks=_graph_breaks(events, times),
         fallbacks=tuple(found for event in events if (found := _fallback(event.what)) is not None),
         recaptures=(
-            *(f"{_place(done)}: {_guard(done.recompile_reason)}" for done in compiled_since(known) if done.recompile_reason),
+            *(_recaptured(done) for done in compiled_since(known) if done.recompile_reason),
             *(str(event.what) for event in events[num_first:] if event.artifact == "recompiles"),
         ),
         verdict=verdict,
@@ -313,8 +334,20 @@ def _guard(reason: str) -> str:
     return f"{text} no longer holds" if "==" in text else text
 
 
-def _place(done: Any) -> str:
-    return f"{done.co_name} at {done.co_filename}:{done.co_firstlineno}"
+def _recaptured(done: Any) -> str:
+    """What was compiled again, the guard that no longer held and the line that it is for, and what to do."""
+    name = f"{done.co_name} at {done.co_filename}:{done.co_firstlineno}" if done.co_name else "a backward pass"
+    read = re.search(r"# (\S+:\d+) in \S+\s*$", done.recompile_reason.splitlines()[0])
+    guard = _guard(done.recompile_reason)
+    return f"{name}: {guard}{f', read at {read[1]}' if read else ''}\n  {_cure_of_guard(guard)}"
+
+
+def _cure_of_guard(guard: str) -> str:
+    if re.search(r"size|shape|stride|\bn == \d", guard):
+        return "Keep sizes the same, or compile with dynamic=True: what is captured then serves all of them."
+    if re.search(r"autocast|grad_mode|grad_enabled|GLOBAL_STATE|mode", guard):
+        return "It is compiled once for each mode that is on when it is called: let that be the same at each call."
+    return "Let what the guard compares stay the same from call to call, or pass it as a tensor."
 
 
 def _at(where: str) -> str:

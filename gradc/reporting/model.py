@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import html
 from typing import Any
 
 from gradc.parity.report import Report
@@ -181,9 +182,11 @@ class OpTime:
 class Times:
     """
     Attributes:
-        eager, compiled: of a whole step without anything else: the median of ``num_runs``.
+        eager, compiled: of a whole step without anything else: the median of ``num_runs``, which were made in turns.
         first: of the first step, which compiles.
         by_op: the calls, timed one by one; what took longest first.
+        eager_spread, compiled_spread: the quartiles of the same runs; () where there are too few.
+        num_threads: of torch.
     """
 
     eager: float
@@ -191,9 +194,12 @@ class Times:
     first: float
     num_runs: int
     by_op: tuple[OpTime, ...] = ()
+    eager_spread: tuple[float, ...] = ()
+    compiled_spread: tuple[float, ...] = ()
+    num_threads: int = 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class StepReport:
     """What ``gradc.report`` found and wrote.
 
@@ -206,7 +212,9 @@ class StepReport:
         times: of whole steps, and of all calls of each op, in eager and compiled.
         explanation: graph breaks, fallbacks, recaptures.
         parity: what ``gradc.check`` found; None if it was not asked.
-        notes: what could not be found out, and why.
+        notes: what could not be found out, and why; what makes the times doubtful.
+        made: the date and the time.
+        path: of the page, or "".
     """
 
     title: str
@@ -220,6 +228,19 @@ class StepReport:
     explanation: Explanation
     parity: Report | None = None
     notes: tuple[str, ...] = ()
+    made: str = ""
+    path: str = ""
+
+    def __repr__(self) -> str:
+        times = f"eager {1000 * self.times.eager:.3g} ms, compiled {1000 * self.times.compiled:.3g} ms"
+        sizes = f"{len(self.graphs)} graphs, {len(self.ops)} ops"
+        return f"<StepReport of {self.title}: {times}, {sizes}; {self.path or 'no page'}>"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame, which a notebook loads from its file: the page itself is megabytes."""
+        said, path = html.escape(repr(self)), html.escape(self.path, quote=True)
+        frame = f'<iframe src="{path}" width="100%" height="720" title="gradc report"></iframe>' if self.path else ""
+        return f'<p>{said} <a href="{path}">The page alone</a></p>{frame}' if self.path else f"<p>{said}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Texts, numbers, lists and dictionaries only, as for JSON."""
@@ -228,7 +249,7 @@ class StepReport:
         return parts | {"explanation": self.explanation.to_dict(), "parity": parity}
 
 
-_PLAIN = ("title", "versions", "num_steps", "graphs", "ops", "memory", "eager_memory", "times", "notes")
+_PLAIN = ("title", "versions", "num_steps", "graphs", "ops", "memory", "eager_memory", "times", "notes", "made")
 
 
 def _plain(value: Any) -> Any:

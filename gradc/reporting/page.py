@@ -29,7 +29,7 @@ def require_plotly() -> None:
         GradcError: if plotly, which draws the charts, is not installed.
     """
     if importlib.util.find_spec("plotly") is None:
-        raise GradcError("gradc.report draws with plotly, which is not installed.\n  Run: pip install 'gradc[report]'")
+        raise GradcError("gradc.report draws with plotly, which is not installed.\n  Run: pip install 'plotly>=6'")
 
 
 def page_of(report: StepReport) -> str:
@@ -101,9 +101,8 @@ def _data(report: StepReport) -> dict[str, Any]:
         return [op.graph, *texts, line, *tensors, *times, list(op.partners)]
 
     ops = [row(op) for op in report.ops]
-    kept = {
-        name: whole[name] for name in ("title", "versions", "num_steps", "graphs", "times", "explanation", "parity", "notes")
-    }
+    names_kept = ("title", "versions", "num_steps", "graphs", "times", "explanation", "parity", "notes", "made")
+    kept = {name: whole[name] for name in names_kept}
     curves = {"memory": _curve(report.memory), "eager_memory": _curve(report.eager_memory)}
     return kept | curves | {"ops": ops, "names": names.rows, "lines": lines.rows, "values": values.rows}
 

@@ -5,6 +5,7 @@ report: (path, step, arguments, number of steps) -> StepReport, and the page in 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,6 @@ def report_with(
     file = Path(path)
     if not file.parent.is_dir():
         raise ConfigError(f"gradc.report: there is no folder {file.parent} for {file.name}.")
-    found = collect(redirection, step, args, num_steps, is_checked=is_checked)
+    found = dataclasses.replace(collect(redirection, step, args, num_steps, is_checked=is_checked), path=str(file))
     file.write_text(page_of(found), encoding="utf-8")
     return found

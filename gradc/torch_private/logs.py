@@ -51,7 +51,7 @@ class LogNames:
 def log_names(package: str, names: tuple[str, ...]) -> Patch:
     return Patch(
         "log_names",
-        "torch._logging.set_logs(modules={...}) must know the names of gradc's logs. Added at import; none is changed.",
+        "torch._logging.set_logs(modules={...}) must know gradc's logs. Added at the first use of gradc; no name is changed.",
         (LogNames(package, names),),
     )
 

@@ -218,3 +218,8 @@ def test_what_is_checkpointed_runs_eagerly_unless_it_is_compiled_by_itself(is_co
     gradc.compile(step)(torch.ones(3, requires_grad=True)).backward()
     assert gradc.counters["uncompiled"]["gradc: checkpoint"] == 1
     assert gradc.counters["stats"]["unique_graphs"] == 2 + is_compiled_itself
+
+
+def test_a_mode_of_torch_compile_is_refused_with_what_to_write_instead():
+    with pytest.raises(gradc.ConfigError, match=r"knows no mode: 'max-autotune'\.\n  Leave it out: gradc has no modes"):
+        gradc.compile(torch.sin, mode="max-autotune")

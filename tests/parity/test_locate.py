@@ -30,11 +30,11 @@ def test_a_backward_that_ran_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["check", f"{INNER_AUTOCAST}:step", "--against", "aot_eager"]) == 1
     assert (
         f"""\
-The first operation that differs is backward's aten.mm, of
-  {INNER_AUTOCAST}:16 in inner_fn: return x.float() @ w.weight.float().T
-  reads float32[64, 4], float32[4, 64]; compiled bfloat16[64, 4], bfloat16[4, 64]
 Likely cause: backward's mm ran in bfloat16: autocast was on where the backward was compiled, off where eager ran it.
-"""
+  at {INNER_AUTOCAST}:16 in inner_fn: return x.float() @ w.weight.float().T
+  The first operation that differs is backward's aten.mm, which reads float32[64, 4], float32[4, 64]; \
+compiled bfloat16[64, 4], bfloat16[4, 64].
+Against aot_eager: """
         in capsys.readouterr().out
     )
 

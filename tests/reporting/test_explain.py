@@ -10,6 +10,8 @@ from torch import nn
 
 import gradc
 from gradc import config
+from gradc.reporting.explain import _recaptured
+from gradc.torch_private.dynamo_patches.uncompiled import _names_our_setting
 
 
 def explained(function, *args):
@@ -230,3 +232,23 @@ def test_a_module_is_left_alone():
 
 def test_another_call_of_a_module_is_no_recapture():
     assert explained(nn.Linear(3, 2), torch.ones(4, 3)).recaptures == ()
+
+
+class Metrics:
+    """As Dynamo says it of a backward pass, and of a function."""
+
+    def __init__(self, name, reason):
+        self.co_name, self.co_filename, self.co_firstlineno, self.recompile_reason = name, "train.py", 3, reason
+
+
+def test_what_is_captured_again_has_a_place_and_a_cure():
+    assert _recaptured(Metrics(None, "0/0: n == 3  # y = x[:n]  # train.py:4 in step")) == (
+        "a backward pass: n == 3 no longer holds, read at train.py:4\n"
+        "  Keep sizes the same, or compile with dynamic=True: what is captured then serves all of them."
+    )
+    assert _recaptured(Metrics("step", "0/0: GLOBAL_STATE changed: autocast")).startswith("step at train.py:3: ")
+
+
+def test_advice_names_no_setting_that_gradc_switched_off():
+    assert _names_our_setting("Set `torch._dynamo.config.trace_numpy` to True to trace numpy functions.")
+    assert not _names_our_setting("Set torch._dynamo.config.recompile_limit higher.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradc.cli import load_function
+from gradc.cli.target import Target
 from gradc.reporting.model import Phase, Role
 from gradc.reporting.report import report
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     before = [*sys.path]
-    step = load_function(f"{ROOT / 'examples' / 'gpt_step.py'}:step", "report")
+    step = Target("report", ROOT / "examples" / "gpt_step.py", "step").load()
     sys.path[:] = before
     return report(tmp_path_factory.mktemp("gpt") / "gpt.html", step, is_checked=False)
 

@@ -136,7 +136,7 @@ def test_what_is_alive_at_the_peak_and_what_was_captured_again(page):
     assert f"kept by {SHARP}" in page.text("#alive") and "made by forward" in page.text("#alive")
     assert "region 0: autocast was off, is on" in page.text("#captures")
     assert "print was called" in page.text("#captures") and "Leave it out." in page.text("#captures")
-    assert "12 values compared in 1 step: all are eager's, bit for bit." in page.text("#parity")
+    assert "12 values compared in 1 step: all equal eager, bit for bit." in page.text("#parity")
 
 
 def test_charts_are_drawn(page):

@@ -97,5 +97,5 @@ def test_differences_without_bounds_are_no_numbers_of_json():
 
 def test_without_plotly_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("gradc.reporting.page.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(GradcError, match=r"plotly, which is not installed\.\n  Run: pip install 'gradc\[report\]'"):
+    with pytest.raises(GradcError, match=r"plotly, which is not installed\.\n  Run: pip install 'plotly>=6'"):
         page_of(synthetic(50))

@@ -27,7 +27,7 @@ function showSummary() {
   const partsLeft = TOLD.graph_breaks.length + TOLD.fallbacks.length;
   const longest = TIMES.by_op.find(row => row.num_compiled);
   const cards = [
-    card("Whole step", `${time(TIMES.compiled)}`, `eager ${time(TIMES.eager)}: ${percent(TIMES.compiled, TIMES.eager)}; medians of ${TIMES.num_runs}`),
+    card("Whole step", `${time(TIMES.compiled)}`, `eager ${time(TIMES.eager)}: ${percent(TIMES.compiled, TIMES.eager)}; medians of ${TIMES.num_runs}, in turns`),
     card("Most memory at once", size(MEMORY.peak_bytes), make("span", {}, `eager ${size(EAGER_MEMORY.peak_bytes)}; `, linkTo("memory", "what is alive then"))),
     card("In graphs", count(ops.length, "op"), `${count(run.length, "graph")} ran; ${count(DATA.graphs.length, "graph")} made in ${count(DATA.num_steps, "step")}`),
     card("Not compiled", partsLeft ? make("span", {className: "warn"}, count(partsLeft, "place")) : make("span", {className: "good"}, "nothing"),
@@ -85,8 +85,31 @@ function showMemory() {
       longTable(`${count(kept.length, "tensor")} that forward keeps, the largest first`, savedColumns, kept, 14, saved))));
 }
 
+function spread(seconds) {
+  return seconds.length ? seconds.map(time).join(" to ") : "unknown";
+}
+
+function asMarkdown() {
+  const rows = [["", "eager", "compiled"], ["---", "---:", "---:"], ["whole step", time(TIMES.eager), time(TIMES.compiled)],
+    ["quartiles", spread(TIMES.eager_spread), spread(TIMES.compiled_spread)], ["most memory at once", size(EAGER_MEMORY.peak_bytes), size(MEMORY.peak_bytes)]];
+  const left = [...TOLD.graph_breaks.map(found => `- graph break: ${found.reason} (${found.where})`), ...TOLD.fallbacks.map(found => `- ran eagerly: ${found.kind} (${found.where})`)];
+  const head = `**${DATA.title}**, ${DATA.made}, ${DATA.versions}; ${count(TIMES.num_threads, "thread")}, medians of ${TIMES.num_runs}, first step ${time(TIMES.first)}`;
+  return [head, "", ...rows.map(row => `| ${row.join(" | ")} |`), "", ...left, ...DATA.notes.map(note => `- ${note}`)].join("\n");
+}
+
+function startCopying() {
+  const button = document.getElementById("copy"), shown = document.getElementById("markdown");
+  button.addEventListener("click", () => {
+    shown.hidden = false;
+    shown.value = asMarkdown();
+    shown.select();
+    document.execCommand("copy");  // the newer way does not work in a file from the disk
+    button.textContent = "Copied";
+  });
+}
+
 function showTime() {
-  fill("time-text", make("p", {className: "hint"}, `The whole step takes ${time(TIMES.eager)} in eager and ${time(TIMES.compiled)} compiled (medians of ${TIMES.num_runs}, nothing else around); `,
+  fill("time-text", make("p", {className: "hint"}, `The whole step takes ${time(TIMES.eager)} in eager and ${time(TIMES.compiled)} compiled (medians of ${TIMES.num_runs}, made in turns, nothing else around; quartiles ${spread(TIMES.eager_spread)} and ${spread(TIMES.compiled_spread)}; ${count(TIMES.num_threads, "thread")}); `,
     `the first one took ${time(TIMES.first)}, compiling included${phases()}. Single calls are timed one by one, each called from Python, in eager and in graphs alike, the least of three times: some microseconds of each figure are that. `,
     "gradc runs a graph's calls without Python between them: that figure stands under graphs."));
   const graphs = DATA.graphs.map((graph, index) => [graph, OPS.filter(op => op.graph === index)]).filter(([graph]) => graph.num_runs);
@@ -156,11 +179,11 @@ function showParity() {
   if (!parity) return fill("parity-body", make("p", {className: "card"}, "It was not asked for."));
   const columns = [{title: "value"}, {title: "step", right: true}, {title: "eager"}, {title: "compiled"}, {title: "largest difference", right: true}, {title: "kind"}, {title: "why"}];
   const row = found => [found.name, String(found.step), found.eager, found.compiled, found.largest === null ? "–" : found.largest.toExponential(1), found.kind, found.why];
-  const verdict = parity.ok ? `${count(parity.num_compared, "value")} compared in ${count(parity.num_steps, "step")}: all are eager's, bit for bit.`
-    : `${parity.differences.length} of ${count(parity.num_compared, "value")} are not eager's.`;
+  const verdict = parity.ok ? `${count(parity.num_compared, "value")} compared in ${count(parity.num_steps, "step")}: all equal eager, bit for bit.`
+    : `${parity.differences.length} of ${count(parity.num_compared, "value")} differ from eager.`;
   const place = parity.location ? make("pre", {}, Object.entries(parity.location).filter(([, text]) => text).map(([key, text]) => `${key}: ${text}`).join("\n")) : null;
   fill("parity-body", make("div", {className: "card"}, make("p", {className: parity.ok ? "good" : "bad"}, verdict),
     parity.is_conclusive ? null : make("p", {className: "warn"}, parity.num_compiled === 0 ? "Nothing was compiled: this proves nothing." : "Eager itself is not reproducible: this proves nothing."),
-    parity.differences.length ? longTable("Not eager's", columns, parity.differences, 40, row) : null, place,
+    parity.differences.length ? longTable("What differs from eager", columns, parity.differences, 40, row) : null, place,
     parity.irreproducible.length ? longTable("Not reproducible in eager itself", columns, parity.irreproducible, 40, row) : null));
 }

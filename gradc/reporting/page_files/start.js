@@ -1,7 +1,8 @@
 // The page, piece by piece; the charts come last, when all else can be seen already.
 document.getElementById("title").textContent = DATA.title;
-document.getElementById("versions").textContent = `${DATA.versions}; step ${DATA.num_steps} of ${DATA.num_steps} is measured`;
+document.getElementById("versions").textContent = `${DATA.made ? `${DATA.made}; ` : ""}${DATA.versions}; step ${DATA.num_steps} of ${DATA.num_steps} is measured`;
 showSummary();
+startCopying();
 fillTree(document.getElementById("forward"), "forward");
 fillTree(document.getElementById("backward"), "backward");
 startSearch();

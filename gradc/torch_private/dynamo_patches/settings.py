@@ -18,7 +18,7 @@ from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 # Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
 # tensor is looked at there and then; recurrent modules are traced; what was traced is not even held weakly: a tensor with a
 # weak reference cannot be swapped (``torch.utils.swap_tensors``).
-_OUR_SETTINGS: dict[str, Any] = {
+OUR_SETTINGS: dict[str, Any] = {
     "skip_nnmodule_hook_guards": False,
     "record_runtime_overhead": False,
     "trace_numpy": False,
@@ -27,7 +27,7 @@ _OUR_SETTINGS: dict[str, Any] = {
     "invalidate_compile_context_weakrefs": True,
 }
 if hasattr(config, "computed_lazy_constant_max_nodes"):  # since 2.14; what is calculated of our floats would be constants
-    _OUR_SETTINGS["computed_lazy_constant_max_nodes"] = 0
+    OUR_SETTINGS["computed_lazy_constant_max_nodes"] = 0
 
 
 _users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)
@@ -74,10 +74,10 @@ def _our_settings() -> Iterator[None]:
     if _users_settings.get() is not None:
         yield
         return
-    token = _users_settings.set({name: getattr(config, name) for name in _OUR_SETTINGS})
+    token = _users_settings.set({name: getattr(config, name) for name in OUR_SETTINGS})
     token_of_mode = _is_in_inference_mode.set(torch.is_inference_mode_enabled())
     try:
-        with config.patch(_OUR_SETTINGS):
+        with config.patch(OUR_SETTINGS):
             yield
     finally:
         _is_in_inference_mode.reset(token_of_mode)

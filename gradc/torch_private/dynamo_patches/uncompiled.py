@@ -35,6 +35,7 @@ from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS, MOST_Q
 from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
 from gradc.torch_private.dynamo_patches.left_for_now import is_left_for_now, left_for_now
+from gradc.torch_private.dynamo_patches.settings import OUR_SETTINGS
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
@@ -252,7 +253,7 @@ def _worded(is_break: bool, text: str, stack: Sequence[Any], frame: Any = None) 
     kind, _, rest = text.strip().partition("\n")
     explained, *hints = rest.partition("Developer debug context:")[0].split("Hint: ")
     hints = [" ".join(hint.split()) for hint in hints]
-    advice = next((hint for hint in hints if hint not in _GENERIC_HINTS), "")
+    advice = next((hint for hint in hints if hint not in _GENERIC_HINTS and not _names_our_setting(hint)), "")
     detail = " ".join(explained.replace("Explanation: ", "").split())
     return Uncompiled(is_break, kind.strip(), detail, _place(stack, frame), advice)
 
@@ -271,3 +272,8 @@ def _place(stack: Sequence[Any], frame: Any = None) -> str:
         return ""
     entry = traceback.extract_stack(caller, limit=1)[0]
     return f"File: {entry.filename}:{entry.lineno} in {entry.name}, code: {entry.line or ''}"
+
+
+def _names_our_setting(hint: str) -> bool:
+    """True for advice to set what gradc sets otherwise: whoever follows it changes nothing."""
+    return any(f"config.{name}" in hint for name in OUR_SETTINGS)

@@ -1,0 +1,7 @@
+"""``python -m gradc.cli``."""
+
+import sys
+
+from gradc.cli import main
+
+sys.exit(main())
