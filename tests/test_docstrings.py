@@ -21,7 +21,7 @@ import gradc
 import gradc.errors
 import gradc.pytest_plugin
 from gradc.config import DEFAULTS
-from gradc.frontend.trial import Verdict
+from gradc.policy.trial import Verdict
 from gradc.journal import Cut, Fallback, Graph
 from gradc.parity.differences import Difference
 from gradc.parity.location import Location

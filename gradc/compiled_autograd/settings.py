@@ -32,6 +32,11 @@ class Setting:
     key: Any = None
     only_between_segments: bool = False
 
+    @property
+    def is_limited(self) -> bool:
+        """True where captures have to pay: nobody asked to see them, and compiling has a limit."""
+        return self.compiler is None and not self.fullgraph and config.compile_seconds is not None
+
 
 ON, OFF = Setting(True), Setting(False)
 

@@ -21,7 +21,7 @@ from gradc.backends import lookup_backend
 from gradc.config import config, validate
 from gradc.errors import ConfigError
 from gradc.frontend.begin import begin
-from gradc.frontend.budget import Budget, budget_of_options
+from gradc.policy.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.entering import quickly

@@ -21,7 +21,7 @@ from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.analysis.facts import Facts
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.frontend.begin import begin
-from gradc.frontend.budget import Budget, budget_of_options
+from gradc.policy.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls

@@ -16,7 +16,7 @@ from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.at_once import AT_ONCE, run_segments, straight_loss
 from gradc.compiled_autograd.entry import INTERCEPT
-from gradc.frontend.budget import Budget
+from gradc.policy.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
 from gradc.frontend.leaves import begins_with_leaves

@@ -21,7 +21,7 @@ from gradc.backends import DEFAULT_BACKEND, auto
 from gradc.backends.auto import Chosen
 from gradc.frontend.control import reset
 from gradc.frontend.pays import forget_verdicts, verdict_of
-from gradc.frontend.trial import Arm, Verdict
+from gradc.policy.trial import Arm, Verdict
 from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
 from gradc.reporting.cures import cure_of

@@ -19,9 +19,9 @@ import gradc
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
 from gradc.frontend import pays
-from gradc.frontend.budget import Budget
+from gradc.policy.budget import Budget, Purse
 from gradc.frontend.pays import Faster, verdict_of
-from gradc.frontend.trial import Arm
+from gradc.policy.trial import Arm
 from gradc.journal import listening
 from gradc.torch_private.dynamo import Uncompiled
 
@@ -44,7 +44,7 @@ class Two:
 
     def __init__(self, hands: Hands, compiled: float = SLOW, eager: float = FAST) -> None:
         self.calls: list[Arm] = []
-        self.budget = Budget(None, "step")
+        self.budget = Budget(Purse(None), "step")
         arms = self._taking(hands, compiled, Arm.COMPILED), self._taking(hands, eager, Arm.EAGER)
         self.faster = Faster(*arms, "step", self.budget)
 

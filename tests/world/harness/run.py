@@ -33,7 +33,7 @@ import numpy
 import torch
 
 from gradc.frontend.pays import verdicts
-from gradc.frontend.trial import Arm
+from gradc.policy.trial import Arm
 from gradc.journal import Event, Fallback, Uncompiled, counters, listening
 from tests.observe import Observation, differences, observe
 from tests.world.harness.settling import Settled, settle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradc.frontend.trial import Arm, Trial, Verdict
+from gradc.policy.trial import Arm, Trial, Verdict
 
 
 class Program:
