@@ -3,7 +3,7 @@
     faster_of: (compiled, eager, name, budget, options) -> what to call      verdict_of: what is compiled -> Verdict | None
 
 Results are the same bit for bit, so one call may be compiled and the next not. It is tried on the calls that the program
-makes anyway, once nothing new is compiled any more: see gradc.policy.trial. The unit is what ``gradc.compile`` was given,
+makes anyway, once nothing new is compiled any more, or half a second has gone into calls: see gradc.policy.trial. The unit is what ``gradc.compile`` was given,
 with Dynamo's guards and the Python between its graphs: these are most of what such a program loses, and no part of a region.
 Calls that record gradients are tried apart from those that do not: an agent acts by the one and learns by the other. Only one
 is tried at a time, or a slow one would count against another. See Note [What pays].
@@ -22,7 +22,7 @@ import torch
 from gradc.backends.auto import num_offers
 from gradc.compiled_autograd import settings
 from gradc.config import config
-from gradc.policy.budget import Budget
+from gradc.policy.budget import Budget, seconds_paid
 from gradc.policy.trial import Arm, Trial, Verdict
 from gradc.journal import count, counter_of, log, num_compiled
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
@@ -33,7 +33,10 @@ from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, 
 CLOCK = time.monotonic
 _QUIET_CALLS = 10  # without a compilation, before the trial begins
 _MOST_CALLS = 200  # before it begins, whether something is still compiled or not: it may go on for ever
+_FEW_CALLS = 3
+_MOST_SECONDS = 0.5  # before it begins, if there were a few calls: they may be slower than eager's by a factor
 _CALLS_UNTIL_NEXT = 20_000  # from one trial to the next: sizes may have changed
+_SECONDS_UNTIL_NEXT = 60.0  # or until then, if something was left to compile; the next time twice as long
 _IDLE = 60.0  # seconds after which another may be tried instead
 _ADVICE = (
     "Nothing is lost: results are the same. gradc.explain names what breaks the program into pieces; to compile it all the\n"
@@ -57,14 +60,16 @@ class Contest:
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self.is_eager, self.num_rest, self._num_offers = False, 0, 0
+        self.is_eager, self.num_rest, self._num_offers, self._num_early = False, 0, 0, 0
+        _turn.give_up(self)
         self._wait()
 
     def _wait(self) -> None:
         self._trial: Trial | None = None
         self._num_calls, self._num_quiet, self._num_compiled = 0, 0, -1
         self._thread: int | None = None
-        self.last_call = CLOCK()
+        self._clock, self.last_call = trial_clock(), CLOCK()
+        self._since = self._clock()
 
     @property
     def is_undecided(self) -> bool:
@@ -86,14 +91,14 @@ class Contest:
             self._wait()
         self._look()
         if self._trial is None:
-            if not self._is_settled or not _turn.take(self):
+            if not (self._is_settled or self._is_slow) or not _turn.take(self):
                 return Arm.COMPILED
-            self._trial = Trial(trial_clock())
-        elif self._num_quiet == 0 and self._num_calls < _MOST_CALLS:
+            self._trial = Trial(self._clock, Arm.COMPILED if self._is_settled else Arm.EAGER)
+        elif self._num_quiet == 0 and not self._is_slow and self._num_calls < _MOST_CALLS:
             self._trial.spoil()
         arm = self._trial.next()
         if self._trial.verdict is not None:
-            self._obey(self._trial.verdict)
+            self._trial = self._trial.in_rounds() or self._obey(self._trial.verdict)
         return arm
 
     def _look(self) -> None:
@@ -106,13 +111,25 @@ class Contest:
     def _is_settled(self) -> bool:
         return self._num_quiet >= _QUIET_CALLS or self._num_calls >= _MOST_CALLS
 
+    @property
+    def _is_slow(self) -> bool:
+        return self._num_calls > _FEW_CALLS and self._clock() - self._since > _MOST_SECONDS
+
     def _obey(self, verdict: Verdict) -> None:
-        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, _CALLS_UNTIL_NEXT
+        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, self._num_until_next(verdict)
         self.tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
         log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
         self._num_offers = num_offers()
         _turn.give_up(self)
         self._wait()
+
+    def _num_until_next(self, verdict: Verdict) -> int:
+        """How many calls the verdict holds for: fewer where something was still compiled, or waited for its budget."""
+        if self._is_settled:
+            return _CALLS_UNTIL_NEXT
+        self._num_early += 1
+        seconds = _SECONDS_UNTIL_NEXT * 2 ** (self._num_early - 1)
+        return min(_CALLS_UNTIL_NEXT, max(_QUIET_CALLS, int(seconds / max(verdict.eager, 1e-6))))
 
     @property
     def is_outdated(self) -> bool:
@@ -179,8 +196,12 @@ def _is_ordinary() -> bool:
 
 
 def trial_clock() -> Callable[[], float]:
-    """Beside an accelerator, what passes; else what this thread computes, so that other processes do not disturb the trial."""
-    return time.perf_counter if torch.accelerator.is_available() else time.thread_time
+    """Beside an accelerator, what passes; else what this thread computes, so that other processes do not disturb the trial.
+
+    Without what compiling takes, which budgets bound.
+    """
+    clock = time.perf_counter if torch.accelerator.is_available() else time.thread_time
+    return lambda: clock() - seconds_paid()
 
 
 def _is_transformed() -> bool:
