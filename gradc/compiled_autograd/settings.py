@@ -97,7 +97,8 @@ config.watch("compiled_autograd", _note)
 def suspend() -> None:
     """Capture no more as long as the present setting holds, or until ``resume``: what was called last runs eagerly since that
     is faster, with its backward passes."""
-    _local.suspended = _pushed()
+    stack = _local.stack
+    _local.suspended = stack[-1] if stack else _pushed()
 
 
 def resume() -> None:

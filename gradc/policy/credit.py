@@ -1,15 +1,15 @@
-"""What captures of backward passes may cost: a second more than replaying them has given back.
+"""What captures of backward passes may cost: half a second more than replaying them has given back.
 
     Credit: allows() -> bool, pay(seconds), earn(seconds of a capture)
 
 A capture takes as long as a hundred passes, and a hit saves less than the pass. So each hit gives back a hundredth of what its
-capture took: a pass that comes again soon pays for itself, and for the next; passes that never come again cost a second in all.
+capture took: a pass that comes again soon pays for itself, and for the next; passes that never come again cost half a second in all, and the last of them.
 Unlike a compilation, which may be put off, what is not captured now is another pass next time: no time that passes adds to it.
 """
 
 from __future__ import annotations
 
-_SECONDS = 1.0
+_SECONDS = 0.5
 _SHARE = 0.01  # of a capture, that each hit gives back
 
 

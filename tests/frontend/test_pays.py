@@ -161,6 +161,15 @@ def test_one_trial_at_a_time(hands: Hands) -> None:
     assert verdict_of(second.faster) is not None
 
 
+@pytest.mark.parametrize(("compiled", "eager", "chosen"), [(SLOW, FAST, Arm.EAGER), (FAST, SLOW, Arm.COMPILED)])
+def test_many_small_ones_are_tried_as_one(compiled: float, eager: float, chosen: Arm, hands: Hands) -> None:
+    """Each is a tenth of a step, too little to be told from all the rest."""
+    many = [Two(hands, compiled, eager) for _ in range(10)]
+    for _ in range(75):
+        arms = {two.call()[0] for two in many}
+    assert arms == {chosen} and all(verdict_of(two.faster) is not None for two in many)
+
+
 def test_another_may_be_tried_where_one_is_not_called_any_more(hands: Hands) -> None:
     first, second = Two(hands), Two(hands)
     first.call(40)

@@ -1,13 +1,13 @@
-"""Captures cost a second more than they save, at most; a hit gives back a hundredth of its capture."""
+"""Captures cost half a second more than they save, at most; a hit gives back a hundredth of its capture."""
 
 from __future__ import annotations
 
 from gradc.policy.credit import Credit
 
 
-def test_captures_that_are_of_no_use_cost_a_second_and_the_last_of_them() -> None:
+def test_captures_that_are_of_no_use_cost_half_a_second_and_the_last_of_them() -> None:
     credit = Credit()
-    credit.pay(0.75)
+    credit.pay(0.25)
     assert credit.allows() and not credit.is_full
     credit.pay(0.75)
     assert not credit.allows()
@@ -16,7 +16,7 @@ def test_captures_that_are_of_no_use_cost_a_second_and_the_last_of_them() -> Non
 def test_hits_give_back_what_a_capture_took_and_no_more() -> None:
     credit = Credit()
     credit.pay(2.0)
-    for _ in range(60):
+    for _ in range(80):
         credit.earn(2.0)
     assert credit.allows() and not credit.is_full
     for _ in range(60):
