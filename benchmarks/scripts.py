@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +32,7 @@ class Script:
 
 
 def perceptron(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
-    layers = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b), activation())]
+    layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), activation())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -103,7 +104,7 @@ def actor_critic(model: Compile, step: Compile) -> Script:
         state = numpy.array([random.uniform(-0.05, 0.05) for _ in range(4)])
         for _ in range(random.randint(15, 50)):
             push = 10.0 if select(state) else -10.0
-            x, speed, angle, turn = state
+            _, speed, angle, turn = state
             state = state + 0.02 * numpy.array([speed, push, turn, 9.8 * math.sin(angle) - push * math.cos(angle)])
             rewards.append(1.0)
         finish()
@@ -255,7 +256,10 @@ def trees(model: Compile, step: Compile) -> Script:
         F.cross_entropy(call(tree), label).backward()
         optimizer.step()
 
-    return Script(lambda: learn(random_tree(random.randint(5, 20)), torch.tensor(random.randrange(3))), list(network.parameters()))
+    def learn_one() -> None:
+        learn(random_tree(random.randint(5, 20)), torch.tensor(random.randrange(3)))
+
+    return Script(learn_one, list(network.parameters()))
 
 
 def characters(model: Compile, step: Compile) -> Script:
@@ -267,7 +271,7 @@ def characters(model: Compile, step: Compile) -> Script:
     @step
     def learn(word: Tensor) -> float:
         hidden, loss = torch.zeros(1, 32), torch.zeros(())
-        for letter, following in zip(word, word[1:]):
+        for letter, following in itertools.pairwise(word):
             hidden = call(letters(letter)[None], hidden)
             loss = loss + F.cross_entropy(out(hidden), following[None])
         optimizer.zero_grad()
@@ -393,8 +397,8 @@ class Averages:
 class Denoiser(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.time, self.a, self.b, self.c = nn.Linear(16, 8), nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 1, 1)
-        self.norm = nn.GroupNorm(2, 8)
+        self.time, self.norm = nn.Linear(16, 8), nn.GroupNorm(2, 8)
+        self.a, self.b, self.c = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 1, 1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         angles = t[:, None].float() * torch.exp(-math.log(1e4) * torch.arange(8) / 8)

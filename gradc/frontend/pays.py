@@ -3,8 +3,9 @@
     faster_of: (compiled, eager, name, budget, options) -> what to call      verdict_of: what is compiled -> Verdict | None
 
 Results are the same bit for bit, so one call may be compiled and the next not. It is tried on the calls that the program
-makes anyway, once nothing new is compiled any more, or half a second has gone into calls: see gradc.policy.trial. The unit is what ``gradc.compile`` was given,
-with Dynamo's guards and the Python between its graphs: these are most of what such a program loses, and no part of a region.
+makes anyway, once nothing new is compiled any more, or half a second has gone into calls: see gradc.policy.trial. The unit
+is what ``gradc.compile`` was given, with Dynamo's guards and the Python between its graphs: these are most of what such a
+program loses, and no part of a region.
 Calls that record gradients are tried apart from those that do not: an agent acts by the one and learns by the other. Only one
 is tried at a time, or a slow one would count against another; but where there are many, none of which makes much of a step, all
 are tried as one. See Note [What pays].
@@ -23,10 +24,10 @@ import torch
 from gradc.backends.auto import num_offers
 from gradc.compiled_autograd import settings
 from gradc.config import config
-from gradc.policy.budget import Budget, seconds_paid
-from gradc.policy.trial import Arm, Trial, Verdict
 from gradc.journal import count, counter_of, log, num_compiled
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
+from gradc.policy.budget import Budget, seconds_paid
+from gradc.policy.trial import Arm, Trial, Verdict
 from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc.config import config
-from gradc.policy.progress import is_at_terminal, telling
 from gradc.journal import counter_of
 from gradc.options import CompileOptions
+from gradc.policy.progress import is_at_terminal, telling
 from gradc.torch_private.dynamo import Uncompiled
 
 _SHARE = 0.1  # of the time that passes

@@ -3,7 +3,8 @@
     Credit: allows() -> bool, pay(seconds), earn(seconds of a capture)
 
 A capture takes as long as a hundred passes, and a hit saves less than the pass. So each hit gives back a hundredth of what its
-capture took: a pass that comes again soon pays for itself, and for the next; passes that never come again cost half a second in all, and the last of them.
+capture took: a pass that comes again soon pays for itself, and for the next; passes that never come again cost half a second
+in all, and the last of them.
 Unlike a compilation, which may be put off, what is not captured now is another pass next time: no time that passes adds to it.
 """
 

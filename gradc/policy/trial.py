@@ -10,8 +10,8 @@ block that it happens to fall into, but to each by its share. Eager must be fast
 blocks, or by a fiftieth in all; after two pairs it may be clear already that it is not, or that it takes less than half. If
 after five both have won some, there are six more.
 
-A step may be slow, and compiled much slower: then a block ends as soon as compiled calls have taken half a second more than as many
-of the slowest that ran eagerly, and two such blocks are enough.
+A step may be slow, and compiled much slower: then a block ends as soon as compiled calls have taken half a second more than as
+many of the slowest that ran eagerly, and two such blocks are enough.
 
 Where calls come in rounds, with a long time between two of them (steps of an episode, whose backward pass lies at its end), the
 long times are most of what differs, and cannot be told apart by calls. If they are a fifth of all, it is tried once more, and a

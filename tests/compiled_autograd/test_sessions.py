@@ -117,7 +117,7 @@ def limit() -> Iterator[None]:
         yield
 
 
-def test_captures_that_do_not_pay_end_and_most_passes_are_not_even_looked_at(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captures_that_do_not_pay_end_and_most_passes_are_not_walked(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credit, "_SECONDS", 1e-9)
     compiled_autograd.reset()
     walked = []

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import gradc
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
+from gradc.journal import listening
 from gradc.policy import budget, progress
 from gradc.policy.budget import Budget, Clock, Purse
-from gradc.journal import listening
 from gradc.torch_private.dynamo import Uncompiled
 
 

@@ -8,10 +8,15 @@ from gradc.policy.trial import Arm, Trial, Verdict
 
 
 class Program:
-    """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block. Milliseconds, to the trial."""
+    """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block; in units of seconds."""
 
     def __init__(
-        self, compiled: float, eager: float, extra: dict[int, float] | None = None, first: Arm = Arm.COMPILED, unit: float = 1e-3
+        self,
+        compiled: float,
+        eager: float,
+        extra: dict[int, float] | None = None,
+        first: Arm = Arm.COMPILED,
+        unit: float = 1e-3,
     ) -> None:
         self.seconds, self.extra = {Arm.COMPILED: compiled, Arm.EAGER: eager}, extra or {}
         self.now, self.num_calls, self.num_eager = 0.0, 0, 0
