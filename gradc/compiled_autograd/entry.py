@@ -83,9 +83,9 @@ def run_backward(
         if create_graph:
             _refuse_graph_behind(tensors, inputs, accumulate_grad, setting)
         session = session_of(setting)
-        session.rest()
+        session.rest(setting)
         walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad, create_graph)
-        recording = session.recording_for(walk, setting.is_limited)
+        recording = session.recording_for(walk, setting)
     except UnsupportedError as reason:
         note(f"compiled autograd: {reason}")
         return _EAGERLY

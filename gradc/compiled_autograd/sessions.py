@@ -94,26 +94,26 @@ class Session:
         self._new: list[Recording] = []
         self._num_misses, self._rest, self._next_rest = 0, 0, 1
 
-    def rest(self) -> None:
+    def rest(self, setting: Setting) -> None:
         """Captures have not paid lately, and looking takes time, too: twice as many passes are left out after each that missed.
 
         Raises:
             UnsupportedError: if this pass is one of them.
         """
-        if self._rest:
+        if self._rest and setting.is_limited:
             self._rest -= 1
             raise UnsupportedError(_NOT_WORTH)
 
-    def recording_for(self, walk: Walk, is_limited: bool = False) -> Recording | None:
+    def recording_for(self, walk: Walk, setting: Setting) -> Recording | None:
         """The recording that serves the walked graph, as it is or proven for its sizes; None if it must be captured first.
 
         Raises:
-            UnsupportedError: if it cannot be captured, or capturing has not paid; where ``is_limited``, by its cost.
+            UnsupportedError: if it cannot be captured, or capturing has not paid.
         """
         recording = self.recordings.find(walk) or self._prove(walk)
         if recording is None:
             self._num_misses += 1
-            if is_limited and not CREDIT.allows():
+            if not CREDIT.allows() and setting.is_limited:
                 self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _MOST_REST)
                 raise UnsupportedError(_NOT_WORTH)
             if self._num_misses > MAX_MISSES:

@@ -74,7 +74,7 @@ class Contest:
         self._num_calls, self._num_quiet, self._num_compiled = 0, 0, -1
         self._thread: int | None = None
         self._clock, self.last_call = trial_clock(), CLOCK()
-        self._since = self._clock()
+        self._since = 0.0  # when the first call began
 
     @property
     def is_undecided(self) -> bool:
@@ -128,6 +128,8 @@ class Contest:
         number = num_compiled() + self._budget.num_functions + self._budget.num_refused
         self._num_quiet = self._num_quiet + 1 if number == self._num_compiled else 0
         self._num_compiled, self._num_calls = number, self._num_calls + 1
+        if self._num_calls == 1:
+            self._since = self._clock()
 
     @property
     def _is_settled(self) -> bool:

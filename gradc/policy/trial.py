@@ -14,7 +14,7 @@ A step may be slow, and compiled much slower: then a block ends as soon as compi
 many of the slowest that ran eagerly, and two such blocks are enough.
 
 Where calls come in rounds, with a long time between two of them (steps of an episode, whose backward pass lies at its end), the
-long times are most of what differs, and cannot be told apart by calls. If they are a fifth of all, it is tried once more, and a
+long times are most of what differs, and cannot be told apart by calls. If they are a tenth of all, it is tried once more, and a
 block goes on to the end of a round.
 """
 
@@ -37,7 +37,7 @@ _MARGIN_IF_ALL = 1.02  # where eager wins all pairs: a step may have several fun
 _MARGIN_IF_CLEAR = 2.0
 _LONG = 4.0  # times the median: see the module's docstring
 _MOST_LOST = 0.5  # seconds
-_MOST_IN_ROUNDS = 0.2  # of the time
+_MOST_IN_ROUNDS = 0.1  # of the time
 _LONGEST_ROUND = 1000  # calls
 
 

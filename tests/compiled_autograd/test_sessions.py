@@ -141,7 +141,10 @@ def test_hits_pay_for_the_next_capture(limit: None, monkeypatch: pytest.MonkeyPa
 def test_who_asks_to_see_captures_gets_all(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credit, "_SECONDS", 1e-9)
     compiled_autograd.reset()
-    with compiled_autograd.enable(gradc.compile(fullgraph=True)):
-        for depth in range(1, 5):
+    for depth in range(1, 5):
+        backward(2, depth)  # the same session, which now rests
+    gradc.counters.clear()
+    with compiled_autograd.enable(gradc.compile(fullgraph=True), dynamic=False):
+        for depth in range(5, 9):
             torch.autograd.backward(chain(2, depth))
     assert gradc.counters["compiled_autograd"]["captures"] == 4
