@@ -69,7 +69,8 @@ def itself(target: Any) -> Any:
 
 def made(name: str, way: str) -> Script:
     """The script, as it begins."""
-    torch.manual_seed(0), random.seed(0)
+    torch.manual_seed(0)
+    random.seed(0)
     return SCRIPTS[name](gradc.compile if way == "model" else itself, gradc.compile if way == "step" else itself)
 
 
@@ -83,7 +84,8 @@ class Generators:
         self._state = torch.get_rng_state(), random.getstate()
 
     def put_back(self) -> None:
-        torch.set_rng_state(self._state[0]), random.setstate(self._state[1])
+        torch.set_rng_state(self._state[0])
+        random.setstate(self._state[1])
 
 
 def timed(step: Callable[[], None]) -> float:
@@ -96,7 +98,9 @@ def run(name: str, way: str, num_steps: int) -> dict[str, Any]:
     """In this process: what each step took, what was chosen when, and settled steps beside eager's."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    script, found, seconds = made(name, way), [], []
+    script = made(name, way)
+    found: list[tuple[int, str]] = []
+    seconds: list[float] = []
     for number in range(num_steps):
         seconds.append(timed(script.step))
         found += [(number, verdict.chosen.value) for verdict in verdicts()[len(found) :]]
@@ -110,7 +114,8 @@ def settled(script: Script, name: str) -> float:
     """``script``, which has been trained, beside a new one that nobody compiled; each has random numbers of its own."""
     ours = Generators()
     eager, other = made(name, "eager"), Generators()
-    ratios, begun = [], time.process_time()
+    ratios: list[float] = []
+    begun = time.process_time()
     while len(ratios) < _ROUNDS and (len(ratios) < 8 or time.process_time() - begun < _SECONDS):
         ratios.append(_block(script, ours) / _block(eager, other))
         ours._state, other._state = other._state, ours._state  # either draws what the other drew, so lengths are alike

@@ -100,7 +100,8 @@ def actor_critic(model: Compile, step: Compile) -> Script:
         optimizer.step()
 
     def episode() -> None:
-        actions.clear(), rewards.clear()
+        actions.clear()
+        rewards.clear()
         state = numpy.array([random.uniform(-0.05, 0.05) for _ in range(4)])
         for _ in range(random.randint(15, 50)):
             push = 10.0 if select(state) else -10.0
@@ -134,7 +135,7 @@ def dormand_prince(f: Callable[[Tensor], Tensor], y: Tensor, end: float, toleran
         slopes: list[Tensor] = []
         for stage in _STAGES:
             slopes.append(f(y + size * sum(a * k for a, k in zip(stage, slopes))))
-        error = size * sum(c * k for c, k in zip(_ERRORS, slopes))
+        error: Any = size * sum(c * k for c, k in zip(_ERRORS, slopes))
         ratio = (error.detach().abs().max() / tolerance).item()
         if ratio <= 1.0:
             t, y = t + size, y + size * sum(a * k for a, k in zip(_STAGES[-1], slopes))
@@ -343,7 +344,7 @@ def _dictionaries(make: Callable[..., Any], stack: Callable[[list[Any]], Any], m
             ahead = make(observation=batch["next"], action=act(batch["next"]))
             future = torch.min(*(target(ahead) for target in targets))
             batch["target"] = batch["reward"] + 0.99 * future
-        loss = sum(F.mse_loss(value(batch), batch["target"]) for value in values)
+        loss: Any = sum(F.mse_loss(value(batch), batch["target"]) for value in values)
         learner.zero_grad()
         loss.backward()
         learner.step()
@@ -439,7 +440,8 @@ class Noisy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers, self.log = nn.ModuleList(nn.Linear(16, 16) for _ in range(20)), []
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(20))
+        self.log: list[tuple[int, float]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self.log.clear()

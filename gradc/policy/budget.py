@@ -193,5 +193,7 @@ def budget_of_options(options: CompileOptions, name: str) -> Budget:
 
 def refill_budgets() -> None:
     """All of them, as when everything that was compiled is forgotten."""
-    for each in (*list(_purses.values()), *list(_budgets)):
-        each.refill()
+    for purse in list(_purses.values()):
+        purse.refill()
+    for budget in list(_budgets):
+        budget.refill()
