@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test test-all check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps races asan tsan bench world matrix wheel release types docs clean
+.PHONY: help venv demo test test-all check shadow sweep peers devices fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps scripts races asan tsan bench world matrix wheel release types docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -23,6 +23,7 @@ help:
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps, of a small compiled model and of a whole compiled step whose numbers change: memory flat, nothing compiled again"
 	@echo "make same-steps   200 whole compiled steps of each benchmark's model: eager's, bit for bit (minutes)"
+	@echo "make scripts   small scripts of kinds that gain little: 300 steps from the first call on beside eager's, settled steps (half an hour)"
 	@echo "make races   threads that make, compile, call and drop the same 2,000 new functions at once: the process lives (minutes)"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
@@ -105,6 +106,9 @@ steps: venv
 
 same-steps: venv
 	$(BIN)/python -m benchmarks.same_steps
+
+scripts: venv
+	$(BIN)/python -m benchmarks.never_slower
 
 races: venv
 	$(BIN)/python -m tests.compile_races --functions 2000

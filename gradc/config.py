@@ -57,12 +57,13 @@ class Config:
             ``"same_as_forward"``: what was active where the region's forward ran.
             ``"off"``: none. A dict of ``torch.autocast`` arguments, or a list of them: exactly those.
             The value in force when a region is compiled stays with the region.
-        compile_seconds: how many seconds gradc may compile one function or module at a stretch (default 3.0, also
+        compile_seconds: how many seconds gradc may compile at a stretch in this process (default 3.0, also
             ``GRADC_COMPILE_SECONDS``), of what the thread computes. A tenth of the time that passes between compilations is
             added, up to that. What comes when nothing is left runs eagerly, counted as
             ``counters["uncompiled"]["compile budget"]``, until there is more. None (``GRADC_COMPILE_SECONDS=none``): no limit;
             there is none under ``fullgraph=True``, either.
-            The value in force at ``gradc.compile`` stays, and ``options={"compile_seconds": ...}`` is one for that call.
+            The value in force at ``gradc.compile`` stays, and ``options={"compile_seconds": ...}`` is one for
+            that target alone.
         compare_with_eager: once nothing new is compiled any more, make a few calls of each compiled module or step eagerly, a
             few compiled, and run from then on what is faster (default True, also ``GRADC_COMPARE_WITH_EAGER``). Results
             are the same bit for bit. Eager must be faster by a twentieth; it is then counted, call by call, as

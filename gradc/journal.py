@@ -262,7 +262,7 @@ def counter_of(found: Uncompiled, *, fullgraph: bool = False) -> Callable[[], No
     def met() -> None:
         if fullgraph:
             _refuse(message)
-        count("uncompiled", found.kind)
+        counters["uncompiled"][found.kind] += 1
         for listener in _at_each_pass:
             listener(found)
         if next(number) == 0:

@@ -21,11 +21,11 @@ import gradc
 import gradc.errors
 import gradc.pytest_plugin
 from gradc.config import DEFAULTS
-from gradc.frontend.trial import Verdict
 from gradc.journal import Cut, Fallback, Graph
 from gradc.parity.differences import Difference
 from gradc.parity.location import Location
 from gradc.parity.report import Report
+from gradc.policy.trial import Verdict
 from gradc.reporting.explain import Explanation, GraphBreak
 from gradc.reporting.model import StepReport
 from gradc.traces.captured import CapturedProgram

@@ -37,6 +37,7 @@ from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.journal import Fallback, count, fallback, log, note_compiled
 from gradc.nodes.backward_call import BackwardCall
+from gradc.policy.budget import paid
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import RUNS_CPP_OF_OTHERS
 from gradc.tape.tape import Tape
@@ -175,6 +176,7 @@ class BackwardCache:
 
     @torch.compiler.disable
     @collector.set_aside()
+    @paid()
     def join_native(self, number: int, tangents: Any, needed: Any, adds_up: bool) -> Run | None:
         """The plan of the region's forward and the backward that ``compile_native`` gives, in one; None if there is none."""
         segment = self.segments[number]
@@ -327,6 +329,7 @@ class BackwardCache:
 
     @collector.set_aside()
     @quiet()
+    @paid()
     def _compile(self, segment: Segment, key: BackwardKey, layouts: Layouts | None = None) -> _Compiled:
         backward = self._trace(self.tape, segment, key, layouts)
         if self._twin is not None:
@@ -382,6 +385,7 @@ class BackwardCache:
             raise UnsupportedError(found.kind, found.detail, found.where)
         return found
 
+    @paid()
     def _derive_or_refuse(self, segment: Segment, key: BackwardKey, history: History) -> _Derivative | Fallback:
         settle_sizes(self.tape.fake_mode)
         try:

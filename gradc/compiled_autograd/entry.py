@@ -82,9 +82,10 @@ def run_backward(
         _refuse_where_eager_is_needed()
         if create_graph:
             _refuse_graph_behind(tensors, inputs, accumulate_grad, setting)
-        walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad, create_graph)
         session = session_of(setting)
-        recording = session.recording_for(walk)
+        session.rest(setting)
+        walk = _walk(tensors, grads, keep_graph, inputs, accumulate_grad, create_graph)
+        recording = session.recording_for(walk, setting)
     except UnsupportedError as reason:
         note(f"compiled autograd: {reason}")
         return _EAGERLY

@@ -19,6 +19,7 @@ from gradc.compiled_autograd import graph_module
 from gradc.compiled_autograd.sessions import MAX_REFUSALS, Session
 from gradc.errors import UnsupportedError
 from gradc.journal import count
+from gradc.policy.budget import paid
 from gradc.replay.spec import recording_spec
 from gradc.symbolic.generalise import General, generalise
 from gradc.symbolic.same_calls import Trace
@@ -38,10 +39,13 @@ class _Before:
     general: General | None
 
 
-@garbage.set_aside()
-@quiet()
 def record(session: Session, walk: Walk) -> Sequence[Any]:
     """Run the pass live, keep what was recorded, and return its results. One that cannot be captured is kept as such."""
+    with paid(session.pay), garbage.set_aside(), quiet():
+        return _record(session, walk)
+
+
+def _record(session: Session, walk: Walk) -> Sequence[Any]:
     with without_functions_of_subclasses():  # the parameters of torch's per-sample gradients refuse any call
         logs.miss(walk, is_static=session.dynamic is False)
         before = _Before([int(tensor.storage_offset()) for tensor in walk.tensors], _general(session, walk))

@@ -19,6 +19,7 @@ from gradc.capture.recording import Boundary, EngineState
 from gradc.compiled_autograd.compilers import lower_with
 from gradc.compiled_autograd.settings import Setting
 from gradc.errors import UnsupportedError
+from gradc.policy.credit import CREDIT
 from gradc.replay.spec import RecordingSpec
 from gradc.symbolic.generalise import General
 
@@ -31,6 +32,8 @@ MAX_MISSES = 32  # in a row
 MAX_MISSES_AFTER_REFUSALS = 4  # in a row, of a structure for whose sizes no trace was of use
 MAX_POINTS = 4  # sizes of one structure that are kept
 MAX_REFUSALS = 3
+_MOST_REST = 1024  # passes that are not even looked at
+_NOT_WORTH = "capture that does not pay"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Bounded(dict[Any, Any]):
 class Session:
     """What has been captured for one setting.
 
-    ``met`` maps a Structure to what is known of its sizes, ``generals`` a recording to the trace for all sizes it is of.
+    ``met`` maps a Structure to what is known of its sizes, ``generals`` a recording to the trace for all sizes it is of, and
+    ``seconds`` a recording to what its capture took.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -86,9 +90,21 @@ class Session:
         self.dynamic = setting.dynamic
         self.met = Bounded(MAX_RECORDINGS)
         self.generals = Bounded(MAX_RECORDINGS)
-        self._num_misses = 0
+        self.seconds = Bounded(MAX_RECORDINGS)
+        self._new: list[Recording] = []
+        self._num_misses, self._rest, self._next_rest = 0, 0, 1
 
-    def recording_for(self, walk: Walk) -> Recording | None:
+    def rest(self, setting: Setting) -> None:
+        """Captures have not paid lately, and looking takes time, too: twice as many passes are left out after each that missed.
+
+        Raises:
+            UnsupportedError: if this pass is one of them.
+        """
+        if self._rest and setting.is_limited:
+            self._rest -= 1
+            raise UnsupportedError(_NOT_WORTH)
+
+    def recording_for(self, walk: Walk, setting: Setting) -> Recording | None:
         """The recording that serves the walked graph, as it is or proven for its sizes; None if it must be captured first.
 
         Raises:
@@ -97,6 +113,9 @@ class Session:
         recording = self.recordings.find(walk) or self._prove(walk)
         if recording is None:
             self._num_misses += 1
+            if not CREDIT.allows() and setting.is_limited:
+                self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _MOST_REST)
+                raise UnsupportedError(_NOT_WORTH)
             if self._num_misses > MAX_MISSES:
                 raise UnsupportedError("graph that differs at every step")
             if self._num_misses > MAX_MISSES_AFTER_REFUSALS and self._is_refused(walk):
@@ -104,7 +123,9 @@ class Session:
         elif recording.is_uncapturable:
             raise UnsupportedError("graph that cannot be captured")
         else:
-            self._num_misses = 0
+            self._num_misses, self._next_rest = 0, 1
+            if not CREDIT.is_full:
+                CREDIT.earn(self.seconds.get(recording, 0.0))
         return recording
 
     def _is_refused(self, walk: Walk) -> bool:
@@ -133,7 +154,14 @@ class Session:
         """Keep, and return, the recording that ``spec`` describes. ``offsets``: of the walked tensors before the capture."""
         recording = native.extension.Recording(walk, spec, offsets if spec.has_offsets else [])
         self.recordings.keep(recording)
+        self._new.append(recording)
         return recording
+
+    def pay(self, seconds: float) -> None:
+        """For a capture, of which what was kept since the last one came."""
+        CREDIT.pay(seconds)
+        while self._new:
+            self.seconds[self._new.pop()] = seconds
 
     def keep_general(self, walk: Walk, general: General, spec: RecordingSpec, values: list[int], offsets: list[int]) -> None:
         """Keep a recording for all sizes, proven for those at hand."""
@@ -177,3 +205,4 @@ def session_of(setting: Setting) -> Session:
 def forget() -> None:
     """Forget everything captured."""
     _sessions.clear()
+    CREDIT.refill()

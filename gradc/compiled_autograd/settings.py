@@ -32,6 +32,11 @@ class Setting:
     key: Any = None
     only_between_segments: bool = False
 
+    @property
+    def is_limited(self) -> bool:
+        """True where captures have to pay: nobody asked to see them, and compiling has a limit."""
+        return self.compiler is None and not self.fullgraph and config.compile_seconds is not None
+
 
 ON, OFF = Setting(True), Setting(False)
 
@@ -92,7 +97,8 @@ config.watch("compiled_autograd", _note)
 def suspend() -> None:
     """Capture no more as long as the present setting holds, or until ``resume``: what was called last runs eagerly since that
     is faster, with its backward passes."""
-    _local.suspended = _pushed()
+    stack = _local.stack
+    _local.suspended = stack[-1] if stack else _pushed()
 
 
 def resume() -> None:

@@ -21,7 +21,6 @@ from gradc.backends import lookup_backend
 from gradc.config import config, validate
 from gradc.errors import ConfigError
 from gradc.frontend.begin import begin
-from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.entering import quickly
@@ -30,6 +29,7 @@ from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
+from gradc.policy.budget import Budget, budget_of_options
 from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
 

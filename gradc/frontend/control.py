@@ -12,9 +12,9 @@ import torch
 
 from gradc import compiled_autograd
 from gradc.backends import auto
-from gradc.frontend.budget import refill_budgets
 from gradc.frontend.pays import forget_verdicts
 from gradc.journal import counters
+from gradc.policy.budget import refill_budgets
 
 
 def disable(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,6 @@ from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.analysis.facts import Facts
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.frontend.begin import begin
-from gradc.frontend.budget import Budget, budget_of_options
 from gradc.frontend.compile import compile_region
 from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
@@ -30,6 +29,7 @@ from gradc.frontend.patches import patches
 from gradc.frontend.transforms import forbids_hooks
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
+from gradc.policy.budget import Budget, budget_of_options
 from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user

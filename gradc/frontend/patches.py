@@ -16,7 +16,6 @@ from gradc import native
 from gradc.backward.inner_gradients import reason_for_eager
 from gradc.compiled_autograd.at_once import AT_ONCE, run_segments, straight_loss
 from gradc.compiled_autograd.entry import INTERCEPT
-from gradc.frontend.budget import Budget
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
 from gradc.frontend.leaves import begins_with_leaves
@@ -24,6 +23,7 @@ from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.optim import native_step_of, native_zero_grad, quick_zero_grad
 from gradc.options import DEFAULTS, CompileOptions
+from gradc.policy.budget import Budget
 from gradc.torch_private import dynamo_patches as dynamo
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
 from gradc.torch_private.dynamo import Uncompiled, set_eval_frame

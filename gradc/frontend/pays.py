@@ -3,10 +3,12 @@
     faster_of: (compiled, eager, name, budget, options) -> what to call      verdict_of: what is compiled -> Verdict | None
 
 Results are the same bit for bit, so one call may be compiled and the next not. It is tried on the calls that the program
-makes anyway, once nothing new is compiled any more: see gradc.frontend.trial. The unit is what ``gradc.compile`` was given,
-with Dynamo's guards and the Python between its graphs: these are most of what such a program loses, and no part of a region.
+makes anyway, once nothing new is compiled any more, or half a second has gone into calls: see gradc.policy.trial. The unit
+is what ``gradc.compile`` was given, with Dynamo's guards and the Python between its graphs: these are most of what such a
+program loses, and no part of a region.
 Calls that record gradients are tried apart from those that do not: an agent acts by the one and learns by the other. Only one
-is tried at a time, or a slow one would count against another. See Note [What pays].
+is tried at a time, or a slow one would count against another; but where there are many, none of which makes much of a step, all
+are tried as one. See Note [What pays].
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ import torch
 from gradc.backends.auto import num_offers
 from gradc.compiled_autograd import settings
 from gradc.config import config
-from gradc.frontend.budget import Budget
-from gradc.frontend.trial import Arm, Trial, Verdict
 from gradc.journal import count, counter_of, log, num_compiled
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
+from gradc.policy.budget import Budget, seconds_paid
+from gradc.policy.trial import Arm, Trial, Verdict
 from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active
@@ -33,7 +35,11 @@ from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, 
 CLOCK = time.monotonic
 _QUIET_CALLS = 10  # without a compilation, before the trial begins
 _MOST_CALLS = 200  # before it begins, whether something is still compiled or not: it may go on for ever
+_FEW_CALLS = 3
+_MANY = 4  # that are called: more are tried as one
+_MOST_SECONDS = 0.5  # before it begins, if there were a few calls: they may be slower than eager's by a factor
 _CALLS_UNTIL_NEXT = 20_000  # from one trial to the next: sizes may have changed
+_SECONDS_UNTIL_NEXT = 60.0  # or until then, if something was left to compile; the next time twice as long
 _IDLE = 60.0  # seconds after which another may be tried instead
 _ADVICE = (
     "Nothing is lost: results are the same. gradc.explain names what breaks the program into pieces; to compile it all the\n"
@@ -57,14 +63,18 @@ class Contest:
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self.is_eager, self.num_rest, self._num_offers = False, 0, 0
+        self.is_eager, self.num_rest, self._num_offers, self._num_early = False, 0, 0, 0
+        _turn.give_up(self)
         self._wait()
 
     def _wait(self) -> None:
         self._trial: Trial | None = None
+        self._followers: weakref.WeakSet[Contest] | None = None
+        self._arm = Arm.COMPILED
         self._num_calls, self._num_quiet, self._num_compiled = 0, 0, -1
         self._thread: int | None = None
-        self.last_call = CLOCK()
+        self._clock, self.last_call = trial_clock(), CLOCK()
+        self._since = 0.0  # when the first call began
 
     @property
     def is_undecided(self) -> bool:
@@ -85,15 +95,32 @@ class Contest:
         if self._trial is not None and not _turn.is_of(self):  # not called for long: another was tried meanwhile
             self._wait()
         self._look()
+        leader = _turn.holder()
+        if leader is None or leader is self or not leader.leads(self):
+            self._arm = self._next()
+            return self._arm
+        return leader._arm
+
+    def leads(self, other: Contest) -> bool:
+        """True if ``other`` goes the same way, and is decided with this."""
+        if self._followers is None or self._thread != other._thread or CLOCK() - self.last_call > _IDLE:
+            return False
+        self._followers.add(other)
+        return True
+
+    def _next(self) -> Arm:
         if self._trial is None:
-            if not self._is_settled or not _turn.take(self):
+            if not (self._is_settled or self._is_slow) or not _turn.take(self):
                 return Arm.COMPILED
-            self._trial = Trial(trial_clock())
-        elif self._num_quiet == 0 and self._num_calls < _MOST_CALLS:
+            self._trial = Trial(self._clock, Arm.COMPILED if self._is_settled else Arm.EAGER)
+            self._followers = weakref.WeakSet() if num_undecided() > _MANY else None
+        elif self._num_quiet == 0 and not self._is_slow and self._num_calls < _MOST_CALLS:
             self._trial.spoil()
         arm = self._trial.next()
-        if self._trial.verdict is not None:
-            self._obey(self._trial.verdict)
+        if (verdict := self._trial.verdict) is not None:
+            self._trial = self._trial.in_rounds()
+            for contest in (self, *(self._followers or ())) if self._trial is None else ():
+                contest._obey(verdict)
         return arm
 
     def _look(self) -> None:
@@ -101,18 +128,32 @@ class Contest:
         number = num_compiled() + self._budget.num_functions + self._budget.num_refused
         self._num_quiet = self._num_quiet + 1 if number == self._num_compiled else 0
         self._num_compiled, self._num_calls = number, self._num_calls + 1
+        if self._num_calls == 1:
+            self._since = self._clock()
 
     @property
     def _is_settled(self) -> bool:
         return self._num_quiet >= _QUIET_CALLS or self._num_calls >= _MOST_CALLS
 
+    @property
+    def _is_slow(self) -> bool:
+        return self._num_calls > _FEW_CALLS and self._clock() - self._since > _MOST_SECONDS
+
     def _obey(self, verdict: Verdict) -> None:
-        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, _CALLS_UNTIL_NEXT
+        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, self._num_until_next(verdict)
         self.tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
         log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
         self._num_offers = num_offers()
         _turn.give_up(self)
         self._wait()
+
+    def _num_until_next(self, verdict: Verdict) -> int:
+        """How many calls the verdict holds for: fewer where something was still compiled, or waited for its budget."""
+        if self._is_settled:
+            return _CALLS_UNTIL_NEXT
+        self._num_early += 1
+        seconds = _SECONDS_UNTIL_NEXT * 2 ** (self._num_early - 1)
+        return min(_CALLS_UNTIL_NEXT, max(_QUIET_CALLS, int(seconds / max(verdict.eager, 1e-6))))
 
     @property
     def is_outdated(self) -> bool:
@@ -135,23 +176,28 @@ class Faster:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         contest = self._recording if torch.is_grad_enabled() else self._plain
+        if not contest.is_eager:
+            return self._run_compiled_or_try(contest, args, kwargs)
         if contest.is_outdated:
             contest.forget()
         if contest.num_rest == 0:
             return self._tried(contest, args, kwargs)
         contest.num_rest -= 1
-        return self._run_eagerly(contest, args, kwargs) if contest.is_eager else self._run_compiled(args, kwargs)
-
-    def _run_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        settings.resume()
-        return self._compiled(*args, **kwargs)
-
-    def _run_eagerly(self, contest: Contest, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if are_saved_tensors_hooked():  # checkpoint counts them, and may have run this compiled: what was, must be again
             return self._run_compiled(args, kwargs)
         contest.tell()
         settings.suspend()
         return self._eager(*args, **kwargs)
+
+    def _run_compiled_or_try(self, contest: Contest, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if contest.num_rest == 0:
+            return self._tried(contest, args, kwargs)
+        contest.num_rest -= 1
+        return self._run_compiled(args, kwargs)
+
+    def _run_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        settings.resume()
+        return self._compiled(*args, **kwargs)
 
     def _tried(self, contest: Contest, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_running or not (contest.is_in_its_thread() and _is_ordinary()):
@@ -179,8 +225,12 @@ def _is_ordinary() -> bool:
 
 
 def trial_clock() -> Callable[[], float]:
-    """Beside an accelerator, what passes; else what this thread computes, so that other processes do not disturb the trial."""
-    return time.perf_counter if torch.accelerator.is_available() else time.thread_time
+    """Beside an accelerator, what passes; else what this thread computes, so that other processes do not disturb the trial.
+
+    Without what compiling takes, which budgets bound.
+    """
+    clock = time.perf_counter if torch.accelerator.is_available() else time.thread_time
+    return lambda: clock() - seconds_paid()
 
 
 def _is_transformed() -> bool:
@@ -193,15 +243,18 @@ class _Turn:
     def __init__(self) -> None:
         self._holder: weakref.ref[Contest] | None = None
 
+    def holder(self) -> Contest | None:
+        return self._holder() if self._holder is not None else None
+
     def take(self, asker: Contest) -> bool:
         """True if ``asker`` may try: it is nobody's turn, or that of one that is not called any more."""
-        holder = self._holder() if self._holder is not None else None
+        holder = self.holder()
         if holder is None or asker.last_call - holder.last_call > _IDLE:
             self._holder = weakref.ref(asker)
         return self.is_of(asker)
 
     def is_of(self, asker: Contest) -> bool:
-        return self._holder is not None and self._holder() is asker
+        return self.holder() is asker
 
     def give_up(self, asker: Contest) -> None:
         if self.is_of(asker):
@@ -240,7 +293,11 @@ def verdicts() -> list[Verdict]:
 
 def is_undecided() -> bool:
     """True while a trial of something that is called has not ended, or not begun."""
-    return any(contest.is_undecided for contest in _contests())
+    return num_undecided() > 0
+
+
+def num_undecided() -> int:
+    return sum(contest.is_undecided for contest in _contests())
 
 
 def forget_verdicts() -> None:

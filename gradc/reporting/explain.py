@@ -22,9 +22,9 @@ from gradc.backends import DEFAULT_BACKEND, auto
 from gradc.backends.auto import Chosen
 from gradc.frontend.control import reset
 from gradc.frontend.pays import forget_verdicts, verdict_of
-from gradc.frontend.trial import Arm, Verdict
 from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, reason
 from gradc.parity.observe import copies, differentiate
+from gradc.policy.trial import Arm, Verdict
 from gradc.reporting.cures import cure_of
 from gradc.text_table import html_table, table
 from gradc.torch_private.dynamo import compilations

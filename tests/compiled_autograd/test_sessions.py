@@ -10,9 +10,10 @@ import torch
 
 import gradc
 from gradc import compiled_autograd
-from gradc.compiled_autograd import sessions
+from gradc.compiled_autograd import entry, sessions
 from gradc.compiled_autograd.sessions import MAX_MISSES, MAX_POINTS, MAX_RECORDINGS, MAX_SESSIONS, Bounded, session_of
 from gradc.compiled_autograd.settings import present, setting_of
+from gradc.policy import credit
 
 
 @pytest.fixture(autouse=True)
@@ -72,13 +73,16 @@ def test_sessions_are_bounded() -> None:
     assert session_of(setting_of(None, None)) is not first
 
 
-def backward(size: int, depth: int = 1) -> None:
-    x = torch.ones(size, requires_grad=True)
-    y = x
+def chain(size: int, depth: int) -> torch.Tensor:
+    y = torch.ones(size, requires_grad=True)
     for _ in range(depth):
         y = y.sin()
+    return y.sum()
+
+
+def backward(size: int, depth: int = 1) -> None:
     with compiled_autograd.enable(dynamic=False):
-        y.sum().backward()
+        chain(size, depth).backward()
 
 
 def test_points_of_one_structure_are_bounded() -> None:
@@ -105,3 +109,42 @@ def test_reset_forgets() -> None:
     assert compiled_autograd.last_graph() is not None
     compiled_autograd.reset()
     assert compiled_autograd.last_graph() is None and not sessions._sessions
+
+
+@pytest.fixture
+def limit() -> Iterator[None]:
+    with gradc.config.patch(compile_seconds=3.0):
+        yield
+
+
+def test_captures_that_do_not_pay_end_and_most_passes_are_not_walked(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credit, "_SECONDS", 1e-9)
+    compiled_autograd.reset()
+    walked = []
+    monkeypatch.setattr(entry, "_walk", lambda *args, walk=entry._walk: walked.append(args) or walk(*args))
+    for depth in range(1, 41):
+        backward(2, depth)
+    assert gradc.counters["compiled_autograd"]["captures"] == 1
+    assert gradc.counters["fallbacks"]["compiled autograd: capture that does not pay"] == 39 and len(walked) < 10
+
+
+def test_hits_pay_for_the_next_capture(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credit, "_SECONDS", 1e-9)
+    monkeypatch.setattr(credit, "_SHARE", 0.3)
+    compiled_autograd.reset()
+    for _ in range(5):
+        backward(2, 3)
+    backward(2, 4)
+    assert gradc.counters["compiled_autograd"]["captures"] == 2 and not gradc.counters["fallbacks"]
+
+
+def test_who_asks_to_see_captures_gets_all(limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credit, "_SECONDS", 1e-9)
+    compiled_autograd.reset()
+    for depth in range(1, 5):
+        backward(2, depth)  # the same session, which now rests
+    gradc.counters.clear()
+    with compiled_autograd.enable(gradc.compile(fullgraph=True), dynamic=False):
+        for depth in range(5, 9):
+            torch.autograd.backward(chain(2, depth))
+    assert gradc.counters["compiled_autograd"]["captures"] == 4

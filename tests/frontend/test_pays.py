@@ -19,13 +19,13 @@ import gradc
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
 from gradc.frontend import pays
-from gradc.frontend.budget import Budget
 from gradc.frontend.pays import Faster, verdict_of
-from gradc.frontend.trial import Arm
 from gradc.journal import listening
+from gradc.policy.budget import Budget, Purse
+from gradc.policy.trial import Arm
 from gradc.torch_private.dynamo import Uncompiled
 
-SLOW, FAST = 0.5, 0.25
+SLOW, FAST = 2**-10, 2**-11  # seconds
 COMPARED = {"compare_with_eager": True}
 
 
@@ -44,7 +44,7 @@ class Two:
 
     def __init__(self, hands: Hands, compiled: float = SLOW, eager: float = FAST) -> None:
         self.calls: list[Arm] = []
-        self.budget = Budget(None, "step")
+        self.budget = Budget(Purse(None), "step")
         arms = self._taking(hands, compiled, Arm.COMPILED), self._taking(hands, eager, Arm.EAGER)
         self.faster = Faster(*arms, "step", self.budget)
 
@@ -89,7 +89,8 @@ def test_slower_than_eager_runs_eagerly_and_each_call_is_counted(hands: Hands) -
     assert two.call(3) == [Arm.EAGER] * 3 and verdict_of(two.faster) is not None
     assert num_counted() + num_compared() == two.calls.count(Arm.EAGER)
     [found] = [event.what for event in events if isinstance(event.what, Uncompiled)]
-    assert found.detail == "step: 500 ms from call to call compiled, 250 ms eagerly" and "compare_with_eager" in found.advice
+    assert found.detail == "step: 0.977 ms from call to call compiled, 0.488 ms eagerly"
+    assert "compare_with_eager" in found.advice
     assert [event.what for event in events if event.artifact == "perf"] == [f"step runs eagerly: {verdict_of(two.faster)}"]
 
 
@@ -121,7 +122,7 @@ def test_a_block_in_which_something_was_compiled_does_not_count(hands: Hands) ->
     two.call(20)
     for _ in range(3):
         two.budget.num_functions += 1
-        hands.now += 1e6
+        hands.now += 0.125
         two.call(4)
     two.call(100)
     verdict = verdict_of(two.faster)
@@ -148,7 +149,7 @@ def test_what_acts_without_gradients_alone_is_tried(hands: Hands) -> None:
         two.call(120)
         assert two.call(3) == [Arm.EAGER] * 3
     [found] = [event.what for event in events if isinstance(event.what, Uncompiled)]
-    assert found.detail.startswith("step without gradients: 500 ms")
+    assert found.detail.startswith("step without gradients: 0.977 ms")
 
 
 def test_one_trial_at_a_time(hands: Hands) -> None:
@@ -159,6 +160,15 @@ def test_one_trial_at_a_time(hands: Hands) -> None:
     first.call(2)
     second.call(120)
     assert verdict_of(second.faster) is not None
+
+
+@pytest.mark.parametrize(("compiled", "eager", "chosen"), [(SLOW, FAST, Arm.EAGER), (FAST, SLOW, Arm.COMPILED)])
+def test_many_small_ones_are_tried_as_one(compiled: float, eager: float, chosen: Arm, hands: Hands) -> None:
+    """Each is a tenth of a step, too little to be told from all the rest."""
+    many = [Two(hands, compiled, eager) for _ in range(10)]
+    for _ in range(75):
+        arms = {two.call()[0] for two in many}
+    assert arms == {chosen} and all(verdict_of(two.faster) is not None for two in many)
 
 
 def test_another_may_be_tried_where_one_is_not_called_any_more(hands: Hands) -> None:
@@ -224,7 +234,7 @@ def test_an_error_comes_through_and_spoils_its_block(hands: Hands) -> None:
     compiled, eager = two.faster._compiled, two.faster._eager
 
     def fails() -> None:
-        hands.now += 1e6
+        hands.now += 0.125
         raise ValueError("the user's")
 
     for _ in range(2):
@@ -350,7 +360,7 @@ def test_explain_says_what_was_chosen(hands: Hands) -> None:
     compiled = gradc.compile(module, options=COMPARED)
     losses(module, compiled, hands)
     explanation = gradc.explain(compiled)(torch.randn(5, 3))
-    text = "runs eagerly: 500 ms from call to call compiled, 250 ms eagerly"
+    text = "runs eagerly: 0.977 ms from call to call compiled, 0.488 ms eagerly"
     assert explanation.verdict is not None and text in str(explanation)
     assert gradc.explain(compiled)(torch.randn(5, 3)).verdict is None  # explain forgets all, as gradc.reset does
 
@@ -382,7 +392,7 @@ def test_explain_times_a_step_where_asked(hands: Hands) -> None:
     with gradc.config.patch(compare_with_eager=True):
         explanation = gradc.explain(compiled, is_timed=True)()
     assert explanation.verdict is not None and explanation.verdict.chosen is Arm.COMPILED
-    assert "runs compiled: 500 ms from call to call compiled, 500 ms eagerly" in str(explanation)
+    assert "runs compiled: 0.977 ms from call to call compiled, 0.977 ms eagerly" in str(explanation)
     assert gradc.explain(compiled)().verdict is None
 
 

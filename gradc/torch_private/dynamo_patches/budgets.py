@@ -22,7 +22,7 @@ _RUN_AS_IT_IS = ConvertFrameReturn(
 
 
 class Purse(Protocol):
-    """See gradc.frontend.budget."""
+    """See gradc.policy.budget."""
 
     def allows(self) -> bool: ...
     def spending(self) -> AbstractContextManager[None]: ...

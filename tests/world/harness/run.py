@@ -33,8 +33,8 @@ import numpy
 import torch
 
 from gradc.frontend.pays import verdicts
-from gradc.frontend.trial import Arm
 from gradc.journal import Event, Fallback, Uncompiled, counters, listening
+from gradc.policy.trial import Arm
 from tests.observe import Observation, differences, observe
 from tests.world.harness.settling import Settled, settle
 from tests.world.harness.torchvision_ops import declare_missing_ops

@@ -1,12 +1,13 @@
 """How long Dynamo and gradc may compile before a program goes on: so many seconds at a stretch, and a tenth of the time in all.
 
     budget_of_options: (options, name) -> Budget      Budget: allows() -> bool, spending() -> a context, refuse(code)
+    paid: a context                                   seconds_paid: () -> what this thread has paid for so far
 
 What comes to be compiled when nothing is left runs eagerly, counted, and is tried again when there is something left. So the
 first step of a program that breaks into a hundred pieces does not take half a minute, and a long training is compiled all the
 same: a tenth of the time that passes between compilations is added, up to the seconds that were given. What was begun is never
 cut short. Debts grow no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds.
-See Note [What pays].
+All that a process compiles is paid from one purse; what was given seconds of its own has its own. See Note [What pays].
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 import types
 import weakref
@@ -21,9 +23,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradc.config import config
-from gradc.frontend.progress import is_at_terminal, telling
 from gradc.journal import counter_of
 from gradc.options import CompileOptions
+from gradc.policy.progress import is_at_terminal, telling
 from gradc.torch_private.dynamo import Uncompiled
 
 _SHARE = 0.1  # of the time that passes
@@ -45,26 +47,16 @@ class Clock:
 CLOCK = Clock()
 
 
-class Budget:
-    """The time for one compiled function or module. ``seconds``: what it begins with, and never exceeds; None: no limit.
+class Purse:
+    """``seconds``: what it begins with, and never exceeds; None: no limit."""
 
-    Attributes:
-        name: the user's, of what is compiled.
-        spent: seconds so far.
-        num_functions: how many functions of Python they went into.
-        num_calls: how many calls of torch's their graphs hold.
-        num_refused: how many calls found nothing left.
-    """
-
-    def __init__(self, seconds: float | None, name: str, clock: Clock = CLOCK) -> None:
-        self.name, self._seconds, self._clock = name, seconds, clock
+    def __init__(self, seconds: float | None, clock: Clock = CLOCK) -> None:
+        self._seconds, self._clock = seconds, clock
         self.refill()
 
     def refill(self) -> None:
         """As at the beginning."""
-        self.spent, self.num_functions, self.num_calls, self.num_refused, self._told_next = 0.0, 0, 0, 0, _LONG
         self._left, self._seen = self._seconds or 0.0, self._clock.passed()
-        self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
 
     def allows(self) -> bool:
         """Whether something may be compiled now."""
@@ -74,21 +66,47 @@ class Budget:
         self._left, self._seen = min(self._seconds, self._left + _SHARE * (now - self._seen)), now
         return self._left > 0
 
+    def pay(self, seconds: float) -> None:
+        """What passed meanwhile adds nothing."""
+        if self._seconds is not None:
+            self._left, self._seen = max(self._left - seconds, -self._seconds), self._clock.passed()
+
+
+class Budget:
+    """The time for one compiled function or module, and what it went into.
+
+    Attributes:
+        name: the user's, of what is compiled.
+        spent: seconds so far.
+        num_functions: how many functions of Python they went into.
+        num_calls: how many calls of torch's their graphs hold.
+        num_refused: how many calls found nothing left.
+    """
+
+    def __init__(self, purse: Purse, name: str, clock: Clock = CLOCK) -> None:
+        self.name, self._purse, self._clock = name, purse, clock
+        self.refill()
+
+    def refill(self) -> None:
+        """As at the beginning."""
+        self.spent, self.num_functions, self.num_calls, self.num_refused, self._told_next = 0.0, 0, 0, 0, _LONG
+        self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
+        self._purse.refill()
+
+    def allows(self) -> bool:
+        """Whether something may be compiled now."""
+        return self._purse.allows()
+
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
         """What is computed inside is paid for."""
-        begun = self._clock.worked()
-        try:
-            with telling(lambda seconds: self._tell_if_long(self.spent + seconds)):
-                yield
-        finally:
-            self._spend(self._clock.worked() - begun)
+        with telling(lambda seconds: self._tell_if_long(self.spent + seconds)), _metered(self._spend, self._clock):
+            yield
 
     def _spend(self, seconds: float) -> None:
         self.spent += seconds
         self.num_functions += 1
-        if self._seconds is not None:
-            self._left, self._seen = max(self._left - seconds, -self._seconds), self._clock.passed()
+        self._purse.pay(seconds)
         self._tell_if_long(self.spent)
 
     def _tell_if_long(self, seconds: float) -> None:
@@ -113,18 +131,69 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+# ---- who pays
+
+
+class _Local(threading.local):
+    paid, is_metered = 0.0, False
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def _metered(pay: Callable[[float], None], clock: Clock) -> Iterator[None]:
+    """Give ``pay`` the seconds that this thread computes inside, unless this lies in something that is paid for already."""
+    if _local.is_metered:
+        yield
+        return
+    begun, _local.is_metered = clock.worked(), True
+    try:
+        yield
+    finally:
+        seconds, _local.is_metered = clock.worked() - begun, False
+        _local.paid += seconds
+        pay(seconds)
+
+
+@contextlib.contextmanager
+def paid(pay: Callable[[float], None] | None = None) -> Iterator[None]:
+    """What is computed inside is no part of a step's own time; ``pay``, or else the process's purse, pays for it."""
+    with _metered(pay or _purse_of_all(config.compile_seconds).pay, CLOCK):
+        yield
+
+
+def seconds_paid() -> float:
+    """How long this thread has computed for what is paid for: compiled, captured."""
+    return _local.paid
+
+
 _budgets: weakref.WeakSet[Budget] = weakref.WeakSet()
+
+
+_purses: dict[float | None, Purse] = {}
+
+
+def _purse_of_all(seconds: float | None) -> Purse:
+    """The purse of what was given no seconds of its own, in this process."""
+    return _purses.setdefault(seconds, Purse(seconds, CLOCK))
 
 
 def budget_of_options(options: CompileOptions, name: str) -> Budget:
     """A new budget. Under ``fullgraph=True`` it has no limit: there, nothing may run eagerly."""
-    seconds: Any = dict(options.options).get("compile_seconds", config.compile_seconds)
-    budget = Budget(None if options.fullgraph else seconds, name, CLOCK)
+    asked: Any = dict(options.options)
+    if options.fullgraph:
+        purse = Purse(None, CLOCK)
+    else:
+        purse = Purse(asked["compile_seconds"], CLOCK) if "compile_seconds" in asked else _purse_of_all(config.compile_seconds)
+    budget = Budget(purse, name, CLOCK)
     _budgets.add(budget)
     return budget
 
 
 def refill_budgets() -> None:
     """All of them, as when everything that was compiled is forgotten."""
+    for purse in list(_purses.values()):
+        purse.refill()
     for budget in list(_budgets):
         budget.refill()

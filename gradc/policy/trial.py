@@ -9,6 +9,13 @@ does so to both. Now and then much lies between two calls: an evaluation, an epi
 block that it happens to fall into, but to each by its share. Eager must be faster by a twentieth, and in four of five pairs of
 blocks, or by a fiftieth in all; after two pairs it may be clear already that it is not, or that it takes less than half. If
 after five both have won some, there are six more.
+
+A step may be slow, and compiled much slower: then a block ends as soon as compiled calls have taken half a second more than as
+many of the slowest that ran eagerly, and two such blocks are enough.
+
+Where calls come in rounds, with a long time between two of them (steps of an episode, whose backward pass lies at its end), the
+long times are most of what differs, and cannot be told apart by calls. If they are a tenth of all, it is tried once more, and a
+block goes on to the end of a round.
 """
 
 from __future__ import annotations
@@ -29,6 +36,9 @@ _MARGIN = 1.05
 _MARGIN_IF_ALL = 1.02  # where eager wins all pairs: a step may have several functions that each lose a little
 _MARGIN_IF_CLEAR = 2.0
 _LONG = 4.0  # times the median: see the module's docstring
+_MOST_LOST = 0.5  # seconds
+_MOST_IN_ROUNDS = 0.1  # of the time
+_LONGEST_ROUND = 1000  # calls
 
 
 class Arm(enum.Enum):
@@ -58,14 +68,13 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The seconds from call to call of six calls."""
+    """The seconds from call to call of six calls, or more in rounds, or fewer where they were too slow."""
 
     arm: Arm
     seconds: tuple[float, ...]
 
-    def mean(self, all_seconds: Sequence[float]) -> float:
-        """As if as many of them were long as of all are."""
-        limit = _LONG * statistics.median(all_seconds)
+    def mean(self, all_seconds: Sequence[float], limit: float) -> float:
+        """As if as many of them were long, which is more than ``limit``, as of all are."""
         share = sum(each > limit for each in all_seconds) / len(all_seconds)
         return share * self._usual(all_seconds, limit, True) + (1 - share) * self._usual(all_seconds, limit, False)
 
@@ -75,47 +84,101 @@ class Block:
             return statistics.fmean(own)
         return statistics.median([each for each in all_seconds if (each > limit) is is_long] or [0.0])
 
+    def lost_to(self, eager: Block) -> float:
+        """How many seconds these calls took more than as many of the slowest of ``eager``."""
+        number, slowest = len(self.seconds), sorted(eager.seconds, reverse=True)
+        return sum(self.seconds) - sum(slowest[:number]) * max(1.0, number / len(slowest))
+
 
 class Trial:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    Arguments:
+        first: the arm of the first block: eager's, where calls are so slow that few should be compiled before it is known.
+        round_ends: where calls come in rounds, the seconds from call to call of which more end one.
+    """
+
+    def __init__(self, clock: Callable[[], float], first: Arm = Arm.COMPILED, round_ends: float | None = None) -> None:
         self.verdict: Verdict | None = None
-        self._clock = clock
+        self._clock, self._first, self._round_ends = clock, first, round_ends
         self._blocks: list[Block] = []
         self._begun: list[float] = []  # when each call of this block began
+        self._since = clock()
 
     def next(self) -> Arm:
         """Which arm the call that now begins goes to."""
-        if len(self._begun) == _CALLS:
-            self._end_block()
+        now = self._clock()
+        if self._begun and self._is_over(now):
+            self._end_block(now)
         if self.verdict is not None:
             return self.verdict.chosen
-        self._begun.append(self._clock())
+        self._begun.append(now)
         return self._arm
 
     def spoil(self) -> None:
         """Something else came in between: the block begins anew with the next call."""
         self._begun.clear()
 
+    def in_rounds(self) -> Trial | None:
+        """The trial that decides in place of this one, which is over; None where this one does."""
+        limit, seconds = self._limit, self._all_seconds
+        share = sum(each for each in seconds if each > limit) / (sum(seconds) or 1.0)
+        return Trial(self._clock, self._first, limit) if self._round_ends is None and share > _MOST_IN_ROUNDS else None
+
     @property
     def _arm(self) -> Arm:
-        return Arm.COMPILED if len(self._blocks) % 4 in (0, 3) else Arm.EAGER
+        is_first = len(self._blocks) % 4 in (0, 3)
+        return self._first if is_first else next(arm for arm in Arm if arm is not self._first)
 
-    def _end_block(self) -> None:
-        times = [*self._begun, self._clock()]
-        self._blocks.append(Block(self._arm, tuple(end - begin for begin, end in itertools.pairwise(times))))
+    @property
+    def _all_seconds(self) -> list[float]:
+        return [each for arm in Arm for each in self._seconds_of(arm)]
+
+    @property
+    def _limit(self) -> float:
+        """Seconds from call to call of which more are long."""
+        return _LONG * max(statistics.median(self._seconds_of(arm) or [0.0]) for arm in Arm)
+
+    def _seconds_of(self, arm: Arm) -> list[float]:
+        return [each for block in self._blocks if block.arm is arm for each in block.seconds]
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the block is."""
+        if now - self._since > _MOST_LOST and self._lost(Block(self._arm, self._seconds(now))) > _MOST_LOST:
+            return True
+        if len(self._begun) < _CALLS or self._round_ends is None:
+            return len(self._begun) >= _CALLS
+        return now - self._begun[-1] > self._round_ends or len(self._begun) >= _LONGEST_ROUND
+
+    def _seconds(self, now: float) -> tuple[float, ...]:
+        return tuple(end - begin for begin, end in itertools.pairwise([*self._begun, now]))
+
+    def _lost(self, present: Block | None = None) -> float:
+        """How many seconds compiled calls have lost, for certain; 0 where one block of theirs has not."""
+        blocks = [*self._blocks, *([present] if present else [])]
+        eager = next((block for block in self._blocks if block.arm is Arm.EAGER), None)
+        if eager is None or (present and present.arm is Arm.EAGER):
+            return 0.0
+        lost = [block.lost_to(eager) for block in blocks if block.arm is Arm.COMPILED]
+        return sum(lost) if min(lost, default=0.0) > 0 else 0.0
+
+    def _end_block(self, now: float) -> None:
+        self._blocks.append(Block(self._arm, self._seconds(now)))
         self._begun.clear()
         if len(self._blocks) % 2 == 0:
             self._judge(*(self._means(arm) for arm in Arm))
 
     def _means(self, arm: Arm) -> list[float]:
-        all_seconds = [each for block in self._blocks for each in block.seconds]
-        return [block.mean(all_seconds) for block in self._blocks if block.arm is arm]
+        if self._round_ends is not None:
+            return [statistics.fmean(block.seconds) for block in self._blocks if block.arm is arm]
+        seconds, limit = self._all_seconds, self._limit
+        return [block.mean(seconds, limit) for block in self._blocks if block.arm is arm]
 
     def _judge(self, compiled: list[float], eager: list[float]) -> None:
         num_pairs, num_won = len(eager), sum(a > b for a, b in zip(compiled, eager, strict=True))
-        if num_pairs == _PAIRS_IF_CLEAR and (num_won == 0 or _are_all_clear(compiled, eager)):
+        if num_pairs >= _PAIRS_IF_CLEAR and num_won == num_pairs and self._lost() > _MOST_LOST:
+            self._choose(Arm.EAGER, compiled, eager)
+        elif num_pairs == _PAIRS_IF_CLEAR and (num_won == 0 or _are_all_clear(compiled, eager)):
             self._choose(Arm.EAGER if num_won else Arm.COMPILED, compiled, eager)
         elif num_pairs == _MOST_PAIRS or (num_pairs == _PAIRS and num_won not in _UNCLEAR):
             margin = _MARGIN_IF_ALL if num_won == num_pairs else _MARGIN

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import gradc
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
-from gradc.frontend import budget, progress
-from gradc.frontend.budget import Budget, Clock
 from gradc.journal import listening
+from gradc.policy import budget, progress
+from gradc.policy.budget import Budget, Clock, Purse
 from gradc.torch_private.dynamo import Uncompiled
 
 
@@ -49,7 +49,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
 
 
 def clocked(seconds: float | None, hands: Hands) -> Budget:
-    return Budget(seconds, "step", Clock(hands.worked, hands.passed))
+    return Budget(Purse(seconds, clock := Clock(hands.worked, hands.passed)), "step", clock)
 
 
 def spend(purse: Budget) -> None:
@@ -195,7 +195,7 @@ def test_a_line_on_a_terminal_while_one_function_is_compiled(is_terminal: bool, 
     monkeypatch.setattr(progress, "_EVERY", 0.01)
     monkeypatch.setattr(budget, "_LONG", 0.05)
     threads = threading.active_count()
-    with Budget(None, "step").spending():
+    with Budget(Purse(None), "step").spending():
         assert threading.active_count() == threads + is_terminal
         time.sleep(0.5)
         told = stream.getvalue().splitlines()
@@ -210,3 +210,26 @@ def test_seconds_that_are_none(seconds: object) -> None:
         gradc.compile(nn.Linear(1, 1), options={"compile_seconds": seconds})
     with pytest.raises(ConfigError, match="compile_seconds"):
         gradc.config.patch(compile_seconds=seconds)
+
+
+def test_all_that_a_process_compiles_is_paid_from_one_purse(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_purses", {})
+    with gradc.config.patch(compile_seconds=1.5):
+        first, second = gradc.compile(Breaking()), gradc.compile(Breaking().first)
+        own = gradc.compile(Breaking().first, options={"compile_seconds": 9.0})
+    x = torch.randn(2, 3)
+    first(x)
+    assert (num_regions(), num_refused()) == (2, 1)
+    second(x)
+    assert (num_regions(), num_refused()) == (2, 2)
+    own(x)
+    assert (num_regions(), num_refused()) == (3, 2)
+
+
+def test_what_lies_in_something_that_is_paid_for_is_paid_for_once() -> None:
+    hands, taken = Hands(), list[float]()
+    before = budget.seconds_paid()
+    purse = clocked(None, hands)
+    with purse.spending(), budget.paid(taken.append):
+        pass
+    assert (purse.spent, budget.seconds_paid() - before, taken) == (1.0, 1.0, [])

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from gradc.frontend.trial import Arm, Trial, Verdict
+from gradc.policy.trial import Arm, Trial, Verdict
 
 
 class Program:
-    """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block."""
+    """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block; in units of seconds."""
 
-    def __init__(self, compiled: float, eager: float, extra: dict[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        compiled: float,
+        eager: float,
+        extra: dict[int, float] | None = None,
+        first: Arm = Arm.COMPILED,
+        unit: float = 1e-3,
+    ) -> None:
         self.seconds, self.extra = {Arm.COMPILED: compiled, Arm.EAGER: eager}, extra or {}
         self.now, self.num_calls, self.num_eager = 0.0, 0, 0
-        self.trial = Trial(lambda: self.now)
+        self.unit = unit
+        self.trial = Trial(lambda: unit * self.now, first)
 
     def call(self) -> None:
         arm = self.trial.next()
@@ -25,13 +33,14 @@ class Program:
         while self.trial.verdict is None:
             self.call()
             assert self.num_calls < 1000
-        return self.trial.verdict
+        verdict = self.trial.verdict
+        return Verdict(verdict.chosen, *(round(seconds / self.unit, 6) for seconds in (verdict.compiled, verdict.eager)))
 
 
 def test_eager_is_chosen_where_it_is_faster_with_both_figures() -> None:
     program = Program(0.5, 0.25)
     assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25) and program.num_calls == 61
-    assert str(program.trial.verdict) == "500 ms from call to call compiled, 250 ms eagerly"
+    assert str(program.trial.verdict) == "0.5 ms from call to call compiled, 0.25 ms eagerly"
 
 
 def test_what_is_clearly_faster_compiled_is_soon_left_alone() -> None:
@@ -65,7 +74,7 @@ def test_several_calls_in_a_step_of_which_the_last_has_the_backward(num_calls: i
     while program.trial.verdict is None:
         program.call()
         program.now += 10.0 if program.num_calls % num_calls == 0 else 0.0
-    assert program.trial.verdict.compiled - program.trial.verdict.eager == pytest.approx(-0.25)
+    assert program.trial.verdict.compiled - program.trial.verdict.eager == pytest.approx(-0.25e-3)
 
 
 def test_a_block_that_something_came_into_begins_anew() -> None:
@@ -99,3 +108,35 @@ def test_where_two_or_three_pairs_were_disturbed_there_are_more(blocks: tuple[in
     program = Program(1.125, 1.0, dict.fromkeys(blocks, 1.0))
     assert program.run() == Verdict(Arm.EAGER, 1.125, 1.0) and program.num_calls == 133
     assert Program(1.0, 1.125, dict.fromkeys((0, 3), 1.0)).run() == Verdict(Arm.COMPILED, 1.0, 1.125)
+
+
+def test_slow_calls_lose_half_a_second_and_a_call_for_each_of_two_blocks() -> None:
+    program = Program(2.0, 0.25, first=Arm.EAGER, unit=1.0)
+    assert program.run() == Verdict(Arm.EAGER, 2.0, 0.25)
+    assert (program.num_calls, program.num_eager) == (15, 13)
+    assert Program(1.0, 1.0, first=Arm.EAGER, unit=1.0).run().chosen is Arm.COMPILED
+
+
+def test_slow_calls_of_unequal_length_are_compared_with_the_longest() -> None:
+    program = Program(0.1, 0.1, first=Arm.EAGER, unit=1.0)
+    while program.trial.verdict is None:
+        program.call()
+        program.now += 2.0 if program.num_calls % 2 else 0.0
+    assert program.trial.verdict.chosen is Arm.COMPILED
+
+
+def test_where_calls_come_in_rounds_the_long_time_at_their_end_decides() -> None:
+    """The steps of an episode are made by both arms; it is the backward pass at its end that is slower compiled."""
+    program, num_compiled = Program(0.1, 0.1), 0
+    trials = [program.trial]
+    while program.trial.verdict is None or (following := program.trial.in_rounds()) is not None:
+        if program.trial.verdict is not None:
+            program.trial = following
+            trials.append(following)
+        before = program.num_eager
+        program.call()
+        num_compiled += program.num_eager == before
+        if program.num_calls % 17 == 0:
+            program.now += 8.0 + 0.1 * num_compiled
+            num_compiled = 0
+    assert [trial.verdict.chosen for trial in trials if trial.verdict] == [Arm.COMPILED, Arm.EAGER]
