@@ -171,3 +171,16 @@ def test_functions_that_are_looked_up_in_a_set_made_by_the_call() -> None:
             return compile(lambda x: torch.tanh(x @ x).exp())(x)
 
     assert check(step, leaf(3, 3)).num_graphs == 1
+
+
+SCALE = torch.tensor([1.0, 2.0])
+HOLDER = types.SimpleNamespace(scale=SCALE)
+
+
+@pytest.mark.parametrize("read_global", [lambda: SCALE, lambda: HOLDER.scale], ids=["global", "attribute of a global"])
+def test_an_argument_that_was_a_global_at_the_first_call(read_global):
+    def step(compile: Any) -> list[Tensor]:
+        f = compile(lambda x: read_global() * x)
+        return [f(SCALE), f(torch.tensor([5.0, 6.0])), f(SCALE)]
+
+    check(step)

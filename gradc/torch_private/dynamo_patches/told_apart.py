@@ -1,7 +1,7 @@
 """Objects that were two while a function was traced, and may be one at a later call: ``a is b``, keys of a set, written lists.
 
-Dynamo guards two names of one object, and not that two objects are two. Where the program compares or hashes them, that
-decides a branch; where it writes into one of them, what it reads of the other.
+Dynamo guards two names of one object, but for a local and a global one, and not that two objects are two. Where the program
+compares or hashes them, that decides a branch; where it writes into one of them, what it reads of the other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.variables import LazyVariableTracker, builtin, object_protocol
+from torch._dynamo.variables import LazyVariableTracker, builder, builtin, object_protocol
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.tensor import TensorVariable
@@ -41,6 +42,7 @@ def guard_what_is_told_apart() -> Patch:
             Replace(SideEffects, "track_mutable", _make_meet),
             Replace(SideEffects, "mutation", _make_write),
             Replace(SideEffects, "store_attr", _make_write),
+            Replace(builder, "make_dupe_guard", _make_dupe_guard),
         ),
     )
 
@@ -96,6 +98,17 @@ def _make_write(original: Method) -> Method:
             apart.written.add(item.source)
 
     return write
+
+
+def _make_dupe_guard(original: Method) -> Method:
+    @functools.wraps(original)
+    def guard_of(source: Any, other: Any) -> Any:
+        guard = original(source, other)
+        if guard is None and other and other != source and _now() is not None:
+            return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
+        return guard
+
+    return guard_of
 
 
 def _note_pair(left: Any, right: Any) -> None:
