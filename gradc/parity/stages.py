@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from gradc.frontend.progress import is_at_terminal, telling
+from gradc.policy.progress import is_at_terminal, telling
 
 _LONG = 2.0  # seconds, of all runs so far
 _CLEAR = "\r\033[K"

@@ -132,7 +132,8 @@ def call_of(backwards: BackwardCache, tangent: torch.Tensor, *saved: torch.Tenso
 
 def test_the_backwards_of_a_segment_are_bounded(monkeypatch):
     backwards = cache_of(lambda x: x.sin(), leaf(3)())
-    nothing = cache._Compiled(Backward(None, (), (), False, ()), lambda values: [None])  # type: ignore[arg-type]
+    program = SimpleNamespace(versions=())
+    nothing = cache._Compiled(Backward(program, (), (), False, ()), lambda values: [None])  # type: ignore[arg-type]
     monkeypatch.setattr(BackwardCache, "_compile", lambda *_: nothing)
     with torch.no_grad():
         for size in range(2000):
