@@ -169,7 +169,8 @@ def leave_calls_to_function_modes(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def run(self: Any) -> Any:
             if self.f_code.co_name == "__torch_function__" and is_ours(self.output.compiler_fn):
-                end_graph("function mode", "what sees a call makes it, as in eager, and no graph.", "__torch_function__", skip_frame=True)
+                explanation = "what sees a call makes it, as in eager, and no graph."
+                end_graph("function mode", explanation, "__torch_function__", skip_frame=True)
             modes = [variable.value for variable in self.symbolic_torch_function_state.mode_stack]
             if any(map(sees_calls, modes)) and is_ours(self.output.compiler_fn):
                 MODE.end_graph(self, type(modes[-1]).__name__)
