@@ -274,7 +274,7 @@ def _outcomes(way: str, refused: Refused, runs: list[tuple[Any, ...]], compiler:
                 function(*fresh)
                 found.append("no error")
             except Exception as error:
-                # Of what does not converge LAPACK's code hangs on where the matrix lies in memory.
+                # Of what does not converge LAPACK's code was seen to differ from run to run; why was not found out.
                 found.append(re.sub(r"error code: \d+", "error code", f"{type(error).__name__}: {error}"))
         found[-1] += f" {getattr(function, 'state', '')}"
     return found
