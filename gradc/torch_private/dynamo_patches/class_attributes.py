@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables import object_protocol
@@ -57,7 +58,8 @@ def _make_object(original: Method) -> Method:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if (definitions := definitions_now()) is not None:
+        is_of_dynamo = isinstance(self.value, torch.fx.GraphModule) and not self.source  # a branch of torch.cond
+        if not is_of_dynamo and (definitions := definitions_now()) is not None:
             definitions.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
 
     return init

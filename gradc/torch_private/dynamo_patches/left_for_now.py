@@ -169,8 +169,9 @@ def leave_calls_to_function_modes(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def run(self: Any) -> Any:
             if self.f_code.co_name == "__torch_function__" and is_ours(self.output.compiler_fn):
+                name = "tensor subclass" if isinstance(next(iter(self.f_locals.values()), None), type) else "function mode"
                 explanation = "what sees a call makes it, as in eager, and no graph."
-                end_graph("function mode", explanation, "__torch_function__", skip_frame=True)
+                end_graph(name, explanation, "__torch_function__", skip_frame=True)
             modes = [variable.value for variable in self.symbolic_torch_function_state.mode_stack]
             if any(map(sees_calls, modes)) and is_ours(self.output.compiler_fn):
                 MODE.end_graph(self, type(modes[-1]).__name__)
