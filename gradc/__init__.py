@@ -88,5 +88,5 @@ def _capture_everywhere(is_on: bool) -> None:
 config.watch("compiled_autograd", _capture_everywhere)
 _READERS = (("GRADC_LOGS", "gradc.journal"), ("GRADC_VERIFY", "gradc.ir.verify"), ("TORCH_TRACE", "gradc.traces"))
 for _variable, _reader in _READERS:
-    if os.environ.get(_variable):  # who sets one is told at once what is wrong with it; a trace holds all from the first program
+    if os.environ.get(_variable):  # who sets one is told at once what is wrong with it; a trace holds all that is captured
         importlib.import_module(_reader)

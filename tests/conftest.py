@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +32,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.day is not None:
         items[:], others = drawn.select(items, config.option.day)
         config.hook.pytest_deselected(items=others)
-
-
-def pytest_collection_finish() -> None:
-    """What was imported lives on: no collection goes through it, of the many that tests ask for (0.4 s each)."""
-    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

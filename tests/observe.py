@@ -5,16 +5,18 @@
 
 Reach: the inputs, the parameters and buffers of modules among them, the result, and the ``.grad`` of each of these, and
 so on. Two tensors are compared by class, dtype, shape, strides, offset, layout, requires_grad, leaf-ness, bits and version
-counter (of inputs: how often they were written into; of others with GRADC_TEST_VERSIONS=1); and all of them by which are the
-same object and which share a storage.
+counter (of inputs: how often they were written into; of results only with GRADC_TEST_VERSIONS=1); and all of them by which
+are the same object and which share a storage. And of each warning how often it was given, wherever it points to.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -27,7 +29,12 @@ from gradc.config import is_set
 from gradc.torch_private.modes import autocast_nesting
 
 MAX_GRADS_OF_GRADS = 3
-ALL_VERSIONS = is_set("GRADC_TEST_VERSIONS")  # of gradients and results, too
+_NOT_COMPARED = (
+    "Error detected in gradc::Segment",  # anomaly mode names each node that an error passes on its way out
+    "do not obey the gradient layout contract",  # once in a process, of what is slow; a captured pass accumulates by itself
+    "`torch.jit.script` is deprecated",  # of torch's own formulas, at the first forward-mode AD of the process
+)
+ALL_VERSIONS = is_set("GRADC_TEST_VERSIONS")  # of results, too
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,9 +72,16 @@ class Observation:
     values: dict[str, Any]
     error: Raised | None
     state: dict[str, Any]
+    warned: Counter[str]
 
 
-def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, error: BaseException | None) -> Observation:
+def observe(
+    inputs: tuple[Any, ...],
+    versions: dict[str, int],
+    result: Any,
+    error: BaseException | None,
+    warned: Iterable[warnings.WarningMessage] = (),
+) -> Observation:
     """Copy what can be seen after a run. ``versions`` are the inputs' version counters before it."""
     tensors: dict[str, Seen] = {}
     values: dict[str, Any] = {}
@@ -78,13 +92,20 @@ def observe(inputs: tuple[Any, ...], versions: dict[str, int], result: Any, erro
             values[path] = _plain(value)
             continue
         traits = traits_of(value)
-        if path in versions or (ALL_VERSIONS and has_version(value)):
+        if path in versions or (has_version(value) and (ALL_VERSIONS or path.endswith(".grad"))):
             traits["version"] = value._version - versions.get(path, 0)
         identity = identities.setdefault(id(value), len(identities))
         storage = storages.setdefault(_storage_key(value), len(storages))
         tensors[path] = Seen(path, traits, copy_of(value), identity, storage)
     raised = None if error is None else Raised(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
-    return Observation(tensors, values, raised, ambient_state())
+    words = Counter(text for text in map(_in_words, warned) if not any(part in text for part in _NOT_COMPARED))
+    return Observation(tensors, values, raised, ambient_state(), words)
+
+
+def _in_words(warning: warnings.WarningMessage) -> str:
+    """Category and text, without the place in torch's C++, addresses of objects, and the stack that anomaly mode shows."""
+    text = re.sub(r" \(Triggered internally at .*\)|0x[0-9a-f]+", "", str(warning.message), flags=re.DOTALL)
+    return f"{warning.category.__name__}: " + re.sub(r"(?<=^Error detected in )(\S+)\. .*", r"\1", text, flags=re.DOTALL)
 
 
 def versions_of(inputs: tuple[Any, ...]) -> dict[str, int]:
@@ -227,7 +248,15 @@ def differences(
     for name, value in eager.state.items():
         if not same_bits(value, compiled.state[name]):
             found.append(f"{name} after the step differs")
-    return found
+    return found + _warned_differences(eager.warned, compiled.warned)
+
+
+def _warned_differences(eager: Counter[str], compiled: Counter[str]) -> list[str]:
+    return [
+        f"warns {compiled[text]} times, eager: {eager[text]}: {text}"
+        for text in eager | compiled
+        if compiled[text] != eager[text]
+    ]
 
 
 def _error_differences(eager: Observation, compiled: Observation, are_messages_compared: bool) -> list[str]:

@@ -20,10 +20,11 @@ errors and generator state. To compare anything else (the order of hooks, say), 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -123,13 +124,24 @@ def run(step: Step, makers: tuple[Maker, ...], compiler: Compiler, seed: int = 0
     _reset_modes()
     inputs = tuple(make() for make in makers)
     versions = versions_of(inputs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as warned, always_warning():
+        warnings.simplefilter("always")
         try:
             result, error = step(compiler, *inputs), None
         except Exception as raised:
             result, error = None, raised
-    return observe(inputs, versions, result, error)
+    return observe(inputs, versions, result, error, warned)
+
+
+@contextlib.contextmanager
+def always_warning() -> Iterator[None]:
+    """Also what torch's C++ says once in a process."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
 
 
 def _reset_modes() -> None:

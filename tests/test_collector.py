@@ -13,7 +13,7 @@ from gradc import garbage as collector
 def unfrozen():
     gc.unfreeze()
     yield
-    gc.freeze()  # as tests/conftest.py has it
+    gc.unfreeze()
 
 
 def test_frozen_inside_only():

@@ -43,7 +43,7 @@ from gradc.tape.node_facts import RUNS_CPP_OF_OTHERS
 from gradc.tape.tape import Tape
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, GuardError, settle_sizes
-from gradc.torch_private.quiet import quiet
+from gradc.torch_private.quiet import quiet, saying_only_once
 
 MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: as many as a native region keeps
 
@@ -329,6 +329,7 @@ class BackwardCache:
 
     @collector.set_aside()
     @quiet()
+    @saying_only_once()
     @paid()
     def _compile(self, segment: Segment, key: BackwardKey, layouts: Layouts | None = None) -> _Compiled:
         backward = self._trace(self.tape, segment, key, layouts)

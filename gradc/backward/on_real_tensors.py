@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,7 +61,8 @@ def _run(tape: Tape, call: BackwardCall) -> Grads:
 def _owned_by_what_ran(tape: Tape, call: BackwardCall) -> list[int]:
     """Positions of what is owned by the nodes that run before one raises.
 
-    Found by running them once more with hooks, which lay sums out otherwise; not where that would be the user's code.
+    Found by running them once more with hooks, which lay sums out otherwise; not where that would be the user's code. What they
+    warned of they have said.
     """
     segment, ran = call.segment, set[Node]()
     if any(map(is_python, segment.nodes)):
@@ -68,7 +70,8 @@ def _owned_by_what_ran(tape: Tape, call: BackwardCall) -> list[int]:
     with contextlib.ExitStack() as stack:
         for node in segment.nodes:
             stack.callback(node.register_hook(lambda *_, node=node: ran.add(node)).remove)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             _run(tape, call)
             return []  # it was no node that raised
     owned = {index for node in ran for index in segment.saves[node].indices}

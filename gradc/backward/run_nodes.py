@@ -17,13 +17,13 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.backward import formulas
-from gradc.backward.written_results import NUM_WRITES
+from gradc.backward.written_results import count_as_eager
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.plain_tensors import PlainTensorCalls
 from gradc.tape.tape import Edge, Node, Tape
-from gradc.torch_private.autograd import engine_grad, input_metadata, set_version
+from gradc.torch_private.autograd import engine_grad, input_metadata
 
 Grads = list[torch.Tensor | None]
 
@@ -127,17 +127,15 @@ def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
     def begin(grads: Any) -> None:
         recorder.sums.is_adding = False
 
-    def end(num_writes: int, made: Any, grads: Any) -> None:
+    def end(node: Node, made: Any, grads: Any) -> None:
         recorder.sums.is_adding = True
-        for grad in made if num_writes else ():
-            if grad is not None and not grad._version:
-                set_version(grad, num_writes)
+        count_as_eager(node, made)
 
     with contextlib.ExitStack() as stack:
         stack.callback(begin, ())
         for node in nodes:
             stack.callback(node.register_prehook(begin).remove)
-            stack.callback(node.register_hook(functools.partial(end, NUM_WRITES.get(node.name(), 0))).remove)
+            stack.callback(node.register_hook(functools.partial(end, node)).remove)
         yield
 
 

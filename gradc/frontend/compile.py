@@ -42,6 +42,7 @@ from gradc.tape.tape import Tape
 from gradc.torch_private.autograd import is_view
 from gradc.torch_private.dynamo import guard_weight, tracing_context
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode, is_fake
+from gradc.torch_private.quiet import saying_only_once
 from gradc.torch_private.subclasses import runs_code_of_its_own
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object: another one in each error, though nothing else is
@@ -60,7 +61,7 @@ def compile_region(
     Raises:
         UnsupportedError: with the reason, if the region must run eagerly.
     """
-    with _telling_errors_of_tracing():
+    with _telling_errors_of_tracing(), saying_only_once():
         _refuse_what_eager_must_run(graph, inputs)
         settings = Settings(lower_of(options), _backward_autocast(), options.fullgraph)
         examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]

@@ -85,13 +85,16 @@ class Budget:
 
     def __init__(self, purse: Purse, name: str, clock: Clock = CLOCK) -> None:
         self.name, self._purse, self._clock = name, purse, clock
-        self.refill()
+        self._begin()
 
     def refill(self) -> None:
-        """As at the beginning."""
+        """As at the beginning, and its purse, too."""
+        self._begin()
+        self._purse.refill()
+
+    def _begin(self) -> None:
         self.spent, self.num_functions, self.num_calls, self.num_refused, self._told_next = 0.0, 0, 0, 0, _LONG
         self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
-        self._purse.refill()
 
     def allows(self) -> bool:
         """Whether something may be compiled now."""
@@ -169,8 +172,6 @@ def seconds_paid() -> float:
 
 
 _budgets: weakref.WeakSet[Budget] = weakref.WeakSet()
-
-
 _purses: dict[float | None, Purse] = {}
 
 

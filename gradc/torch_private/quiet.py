@@ -1,6 +1,7 @@
 """What torch logs of what gradc handles and counts: left out, unless torch's logs were asked for.
 
 quiet: context manager around what gradc compiles          leave_out_handled_errors: () -> Patch
+saying_only_once: context manager around tracing
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
+import warnings
 from collections.abc import Iterator
+
+import torch
 
 from gradc.torch_private.patches import Patch
 
@@ -26,6 +30,17 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _is_quiet.reset(token)
+
+
+@contextlib.contextmanager
+def saying_only_once() -> Iterator[None]:
+    """What torch's C++ says once in a process may be said inside; under ``torch.set_warn_always`` each run says it instead."""
+    if not torch.is_warn_always_enabled():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class _Unless(logging.Filter):

@@ -157,8 +157,8 @@ def graph(seed: int) -> Graph:
 
 
 @pytest.mark.parametrize("name", NUM_GRAPHS)
-def test_gradients_and_who_shares_them(name: str) -> None:
+def test_gradients_and_who_shares_them(name: str, of_the_day: Any) -> None:
     compiler = find(name)
-    for seed in range(NUM_GRAPHS[name]):
+    for seed in of_the_day(range(NUM_GRAPHS[name]), 4):
         differences = compare(graph(seed).step, compiler=compiler).differences
         assert not differences, f"{seed}: {graph(seed)}\n" + "\n".join(differences)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.oracle import check, leaf
 
@@ -33,12 +34,40 @@ def test_a_weight_used_by_two_compiled_functions():
     check(step, leaf(2, 3), leaf(3, 3))
 
 
-@pytest.mark.parametrize(
-    "function", [lambda a: a.max(1).values, lambda a: a.max(), lambda a: a.index_select(0, torch.tensor([1, 0, 0]))]
-)
+FORMULAS = {
+    "max": lambda a: a.max(1).values,
+    "max of all": lambda a: a.max(),
+    "mode": lambda a: a.mode(0).values,
+    "sort": lambda a: a.sort(0).values,
+    "topk": lambda a: a.topk(2, 0).values,
+    "index_select": lambda a: a.index_select(0, torch.tensor([1, 0, 0])),
+    "index": lambda a: a[torch.tensor([1, 0, 0])],
+    "gather": lambda a: a.gather(0, torch.tensor([[0, 1]])),
+    "take": lambda a: a.take(torch.tensor([1, 3])),
+    "trace": lambda a: a.trace(),
+    "split": lambda a: a.split_with_sizes([1, 2])[1],
+    "repeat": lambda a: torch.cat([a.repeat(2, 0), a.repeat(2, 2)], 1),
+    "masked_fill": lambda a: a.masked_fill(a > 0, a[0, 0]),
+    "logits": lambda a: F.binary_cross_entropy_with_logits(a, a.detach().sigmoid()),
+    "logits, weighted": lambda a: F.binary_cross_entropy_with_logits(
+        a, a.detach().sigmoid(), weight=torch.ones(2), pos_weight=torch.ones(2), reduction="sum"
+    ),
+    "labels": lambda a: F.binary_cross_entropy(torch.full((3, 2), 0.5), a.sigmoid()),
+}
+
+
+@pytest.mark.parametrize("function", FORMULAS.values(), ids=FORMULAS)
 def test_formulas_that_write_into_their_result(function):
     def step(compile, a):
         compile(function)(a).sum().backward()
         return a.grad._version
 
     check(step, leaf(3, 2))
+
+
+def test_a_view_of_a_gradient_that_is_added_to_before_it_reaches_its_leaf():
+    def step(compile, a, d):
+        compile(lambda a, d: F.linear(d @ a, a))(a.mT.contiguous().mT, d).square().sum().backward()
+        return a.grad._version
+
+    check(step, leaf(3, 3), leaf(2, 4, 3))

@@ -99,6 +99,12 @@ def test_seconds_are_spent_and_a_tenth_of_the_time_is_added() -> None:
     assert [purse.allows(), spend(purse), purse.allows(), spend(purse), purse.allows()] == [True, None, True, None, False]
 
 
+def test_a_new_target_finds_what_the_others_left() -> None:
+    purse = Purse(2.0, clock := Clock((hands := Hands(each=3.0)).worked, hands.passed))
+    spend(Budget(purse, "first", clock))
+    assert not Budget(purse, "second", clock).allows()
+
+
 def test_debts_are_waited_out_in_ten_times_the_seconds() -> None:
     hands = Hands(each=100.0)
     purse = clocked(2.0, hands)

@@ -19,7 +19,7 @@ namespace gradc {
 // A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
 // the saved tensors that are freed with it; of those that it does not read, `unread`, eager checks the versions all the same.
 // `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in. Of
-// `plain_views` it is to do so where it counts what is written into a leaf's gradient. `recounted` are gradients, with the version
+// `plain_views` it is to do so where others send to the same place, since it counts what is written into the sum. `recounted` are gradients, with the version
 // counters that eager leaves in them.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;

@@ -334,11 +334,11 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
   }
 }
 
-// A view holds its base, so that eager makes a new tensor of the sum of it and what another node sends to the same leaf.
+// A view holds its base, so that eager makes a new tensor of the sum of it and what another node sends to the same place.
 variable_list SegmentNode::with_views(variable_list grads, const CompiledBackward& backward) const {
   for (const auto position : backward.plain_views) {
     const auto& target = next_edge(position).function;
-    if (target && target.use_count() > 1 && typeid(*target) == typeid(torch::autograd::AccumulateGrad)) {
+    if (target && target.use_count() > 1) {
       grads[position] = at::alias(grads[position]);
     }
   }
