@@ -6,7 +6,8 @@
 
 A case has a place in each of the lists that its test is parametrized by. It comes on a day if n divides the sum of these places
 and the day. So each case comes once in n days. Of two lists each element comes every day, if the other list has n or more; of
-three lists each pair of elements, if the third has n or more. ``--day`` says the day; without it everything runs.
+three lists each pair of elements, if the third has n or more. Without the mark n is 3 for a test of LONG cases or more, 1 for
+others. ``--day`` says the day; without it everything runs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 import pytest
+
+LONG = 9
+_ONE_IN = 3  # of a long list
 
 
 def one_in(n: int) -> pytest.MarkDecorator:
@@ -34,11 +38,17 @@ def numbers(those: Iterable[int], n: int, day: int | None) -> list[int]:
 def select(items: Sequence[pytest.Item], day: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
     lists: dict[tuple[str, int], dict[str, int]] = collections.defaultdict(dict)
     parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    num_cases = collections.Counter(map(_test_of, items))
     for item in items:
         mark = item.get_closest_marker("one_in")
-        comes = mark is None or (sum(_places(item, lists)) + day) % mark.args[0] == 0
+        n = mark.args[0] if mark else _ONE_IN if num_cases[_test_of(item)] >= LONG else 1
+        comes = n == 1 or (sum(_places(item, lists)) + day) % n == 0
         parts[not comes].append(item)
     return parts
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def _places(item: pytest.Item, lists: dict[tuple[str, int], dict[str, int]]) -> list[int]:
@@ -46,6 +56,6 @@ def _places(item: pytest.Item, lists: dict[tuple[str, int], dict[str, int]]) -> 
 
     ``lists``: (a test, the number of a list) -> id -> place; it grows.
     """
-    test = item.nodeid.partition("[")[0]
+    test = _test_of(item)
     known = [(lists[test, number], name) for number, name in enumerate(item.callspec._idlist)]  # type: ignore[attr-defined]
     return [places.setdefault(name, len(places)) for places, name in known]

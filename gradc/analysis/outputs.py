@@ -23,7 +23,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.ops import LAZY_VIEWS, NOT_STRIDED
 from gradc.ir.values import Sym
 from gradc.tape.tape import Edge, Node, Tape, edge_of
-from gradc.tape.views import Resolve, Step, ViewStep, is_recorded, view_again
+from gradc.tape.views import Resolve, Step, ViewsAgain, ViewStep, is_recorded
 from gradc.torch_private.autograd import is_view, sequence_nr
 
 _aten = torch.ops.aten
@@ -131,18 +131,19 @@ def analyse_outputs(hoisted: Hoisted, facts: Facts) -> Outputs:
 def refuse_views_used_inside(tape: Tape, outputs: Outputs, segments: Sequence[Segment]) -> None:
     """A view of an intermediate is made again behind the segments; gradients from inside would not meet there.
 
-    Nor would those that second order sends to the view as the saved result of an op in place on it.
+    Nor would those that second order sends to the view as the saved result of an op in place on it. Views that one op makes, as
+    ``split``, have one node.
     """
-    inner = {edge for segment in segments for node in segment.nodes for edge in node.next_functions}
-    inner |= {saved.edge for saved in tape.saved if saved.edge is not None}
+    inner = {node for segment in segments for user in segment.nodes for node, _ in user.next_functions}
+    inner |= {saved.edge[0] for saved in tape.saved if saved.edge is not None}
     for out, kind in zip(tape.outputs, outputs.kinds, strict=True):
-        if isinstance(kind, AliasOfIntermediate) and kind.requires_grad and edge_of(out) in inner:
+        if isinstance(kind, AliasOfIntermediate) and kind.requires_grad and edge_of(out)[0] in inner:
             raise UnsupportedError("view of an intermediate that is returned and used inside")
 
 
 class _Analysis:
     def __init__(self, hoisted: Hoisted, facts: Facts) -> None:
-        self.tape, self.facts, self.views = facts.tape, facts, facts.views
+        self.tape, self.facts, self.views, self.again = facts.tape, facts, facts.views, ViewsAgain(facts.tape)
         self.values: list[tuple[torch.Tensor, Edge | None]] = []
         self.position_of: dict[int, int] = {}
         self.primal_of = {id(primal.fake): i for i, primal in enumerate(hoisted.primals) if primal.fake is not None}
@@ -228,7 +229,7 @@ class _Analysis:
         return AliasOfIntermediate(self.steps(steps[last + 1 :]), self.value(base), requires_grad=False)
 
     def steps(self, steps: list[ViewStep]) -> tuple[Step, ...]:
-        return tuple(view_again(made, self.tape) for made in steps)
+        return tuple(map(self.again.step, steps))
 
     def is_shown(self, out: torch.Tensor, root: torch.Tensor, steps: list[ViewStep]) -> bool:
         """True if the user can tell the view ``out`` of ``root`` from a tensor of its own.

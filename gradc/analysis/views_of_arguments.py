@@ -16,7 +16,7 @@ from gradc.analysis.detours import HoistedInput
 from gradc.analysis.facts import Facts
 from gradc.errors import UnsupportedError
 from gradc.tape.tape import Primal, edge_of
-from gradc.tape.views import ViewStep, is_recorded, view_again
+from gradc.tape.views import ViewsAgain, ViewStep, is_recorded
 from gradc.torch_private.autograd import sequence_nr
 
 
@@ -32,16 +32,19 @@ def views_of_arguments(facts: Facts, hoisted: Sequence[HoistedInput]) -> list[Ho
     chains = list(_chains(facts, position_of))
     if not chains or _are_last(facts, [[tape.tensor_of(slot) for _, slot in steps] for _, steps in chains]):
         return []
+    again = ViewsAgain(tape)
     for position, steps in chains:
-        for made in steps:
-            view = tape.tensor_of(made[1])
-            if id(view) not in position_of and is_recorded(view):
-                if write := facts.write_before(made[1]):  # torch then makes another history for the view
-                    raise UnsupportedError("view of an input that was written into before", where=write.where)
-                position_of[id(view)] = len(primals)
-                name = f"view of {primals[position].name}"
-                primals.append(Primal(name, view, edge_of(view), position, view_again(made, tape)))
-            position = position_of[id(view)]
+        for call, slot in steps:
+            for other in call.outs:  # made with it: the region may use one, and return another
+                assert other is not None, "a view"
+                view = tape.tensor_of(other)
+                if id(view) not in position_of and is_recorded(view):
+                    if write := facts.write_before(other):  # torch then makes another history for the view
+                        raise UnsupportedError("view of an input that was written into before", where=write.where)
+                    position_of[id(view)] = len(primals)
+                    name = f"view of {primals[position].name}"
+                    primals.append(Primal(name, view, edge_of(view), position, again.step((call, other))))
+            position = position_of[id(tape.tensor_of(slot))]
     return [HoistedInput(primal, name="view") for primal in primals[len(tape.primals) + len(hoisted) :]]
 
 

@@ -57,7 +57,7 @@ def _cross_entropy(node: Node) -> Versions:
 def _cross_entropy_with_logits(node: Any) -> Versions:
     has_pos_weight = node._saved_pos_weight is not None
     yield (3 if has_pos_weight else 1) + _weighted(node)
-    yield (1 if has_pos_weight else 0) + _weighted(node)
+    yield (2 if has_pos_weight else 0) + _weighted(node) - 1
 
 
 def _reflected(node: Any) -> Versions:

@@ -2,7 +2,7 @@
 
     ViewRecorder: a Recorder that knows what shares memory, and gives such views the nodes that they get in eager
     Views:        Tape -> how each view is made
-    view_again:   (view call, Tape) -> the same view of another tensor
+    ViewsAgain:   Tape -> its view calls, made on other tensors
 
 When a view whose base was written into is next used, torch makes its node anew, from the base as it is now: in eager by one
 as_strided, whatever view ops had made it. A fake tensor keeps those ops, and torch would make it by them again, with gradients
@@ -12,6 +12,7 @@ laid out otherwise. So a view forgets them when its base is written into.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -142,20 +143,52 @@ def as_view_of(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return native.extension.as_view_of(base, tensor)
 
 
-def view_again(made: ViewStep, tape: Tape) -> Step:
-    """The view call, to be made on another tensor, under its grad mode: what a view may be used for depends on that."""
-    instruction, slot = made
-    index = instruction.outs.index(slot)
-    mode = not is_made_under_no_grad(tape.tensor_of(slot))
-    is_late = slot in tape.outdated
-    if not isinstance(instruction.args[0], Ref) or any(isinstance(leaf, Ref) for leaf in leaves(instruction.args[1:])):
-        raise UnsupportedError("view op with a tensor argument", str(instruction.op), instruction.where)
+class ViewsAgain:
+    """The view calls of a tape, to be made on other tensors, each under its grad mode, by which a view may be used for less.
 
-    @torch.set_grad_enabled(mode)
-    def step(tensor: torch.Tensor, resolve: Resolve) -> torch.Tensor:
-        args = map_leaves(resolve, instruction.args[1:])
-        result = instruction.op(tensor, *args, **map_leaves(resolve, instruction.kwargs))
-        view = result[index] if instruction.returns_list else result
-        return outdate(view) if is_late else view
+    What eager makes by one call is made by one here, for all the views behind it: ``split`` has one node. By a node for each
+    view their gradients would be added up, and a -0.0 become 0.0.
+    """
 
-    return step
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._made: dict[int, _Made] = {}
+
+    def step(self, made: ViewStep) -> Step:
+        instruction, slot = made
+        index = instruction.outs.index(slot)
+        mode = not is_made_under_no_grad(self._tape.tensor_of(slot))
+        if not isinstance(instruction.args[0], Ref) or any(isinstance(leaf, Ref) for leaf in leaves(instruction.args[1:])):
+            raise UnsupportedError("view op with a tensor argument", str(instruction.op), instruction.where)
+
+        @torch.set_grad_enabled(mode)
+        def call(tensor: torch.Tensor, resolve: Resolve) -> list[torch.Tensor]:
+            args = map_leaves(resolve, instruction.args[1:])
+            result = instruction.op(tensor, *args, **map_leaves(resolve, instruction.kwargs))
+            return list(result) if instruction.returns_list else [result]
+
+        if slot in self._tape.outdated:
+            return lambda tensor, resolve: outdate(call(tensor, resolve)[index])
+        of_call = self._made.setdefault(id(instruction), _Made())
+        number, of_call.num_steps = of_call.num_steps, of_call.num_steps + 1
+        return lambda tensor, resolve: of_call.take(number, tensor, lambda: call(tensor, resolve))[index]
+
+
+class _Made:
+    """What one view call makes of a tensor, kept in this thread until all steps that begin with it have taken it."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self._here = threading.local()
+
+    def take(self, number: int, tensor: torch.Tensor, call: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """``number``: of the step, which takes it once in each call of the region."""
+        base, views, taken = getattr(self._here, "made", _NOTHING)
+        if base is not tensor or number in taken:
+            views, taken = call(), frozenset[int]()
+        taken |= {number}
+        self._here.made = _NOTHING if len(taken) == self.num_steps else (tensor, views, taken)
+        return views
+
+
+_NOTHING: tuple[torch.Tensor | None, list[torch.Tensor], frozenset[int]] = (None, [], frozenset())

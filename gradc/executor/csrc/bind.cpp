@@ -135,8 +135,10 @@ class Builder {
   }
 
   // Ops that eager's view tracking does not know leave version counters alone, and so do we.
+  // A kernel that writes into a list of tensors calls an op in place for each, which counts it.
   static bool tracks_versions(const c10::OperatorHandle& op) {
-    return op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView) ||
+    return op.operator_name().name.starts_with("aten::_foreach_") ||
+        op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView) ||
         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   }
 
