@@ -51,6 +51,13 @@ def test_each_tensor_counts_it(name: str) -> None:
     check(step, *[constant(3) for _ in range(6)])
 
 
+def test_parts_that_are_copied_out() -> None:
+    def step(compile: Any, x: Tensor, *parts: Tensor) -> Any:
+        return compile(lambda x, parts: torch.split_with_sizes_copy(x, [1, 2], out=parts))(x, list(parts))
+
+    check(step, constant(3), constant(1), constant(2))
+
+
 def test_what_was_saved_before_is_not_read_after() -> None:
     def step(compile: Any, x: Tensor, other: Tensor) -> None:
         loss = x.sin().sum()

@@ -135,11 +135,12 @@ class Builder {
   }
 
   // Ops that eager's view tracking does not know leave version counters alone, and so do we.
-  // A kernel that writes into a list of tensors calls an op in place for each, which counts it.
+  // A kernel that writes into a list of tensors, or copies what it made into `out`, calls ops in place, which count it.
   static bool tracks_versions(const c10::OperatorHandle& op) {
-    return op.operator_name().name.starts_with("aten::_foreach_") ||
-        op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView) ||
-        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    const auto& [name, overload] = op.operator_name();
+    return name.starts_with("aten::_foreach_") || op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView) ||
+        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+        (overload.ends_with("out") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd));
   }
 
   void choose_kernel(Step& step) {
