@@ -72,6 +72,8 @@ class Page:
         while True:
             message = json.loads(self._socket.recv())
             if message.get("id") == number:
+                if "navigated" in str(message.get("error")):
+                    return {"result": {}}  # asked while another page was opened: there is no answer
                 assert "error" not in message, message
                 return message["result"]
             self._hear(message)
