@@ -1,13 +1,13 @@
 """What ``make test`` draws from long lists of cases: a part of them, each day another. ``make test-all`` runs them whole.
 
-    one_in:  n -> a mark for a parametrized test: of its cases one in n
+    one_in:  n -> a mark for a parametrized test: of its cases one in n; or, as ``pytestmark``, for the tests of a file
     select:  (items, day) -> (those of the day, the others)
     numbers: (numbers, n, day) -> those of the day
 
-A case has a place in each of the lists that its test is parametrized by. It comes on a day if n divides the sum of these places
-and the day. So each case comes once in n days. Of two lists each element comes every day, if the other list has n or more; of
-three lists each pair of elements, if the third has n or more. Without the mark n is 3 for a test of LONG cases or more, 1 for
-others. ``--day`` says the day; without it everything runs.
+A case has a place in each of the lists that its test is parametrized by, and its test has one in its file. It comes on a day if
+n divides the sum of these places and the day. So each case comes once in n days. Of two lists each element comes every day, if
+the other list has n or more; of three lists each pair of elements, if the third has n or more. Without the mark n is 3 for a
+test of LONG cases or more, 1 for others. ``--day`` says the day; without it everything runs.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def _test_of(item: pytest.Item) -> str:
 def _places(item: pytest.Item, lists: dict[tuple[str, int], dict[str, int]]) -> list[int]:
     """Of a case, in each list that its test or a fixture is parametrized by.
 
-    ``lists``: (a test, the number of a list) -> id -> place; it grows.
+    ``lists``: (a test, the number of a list) -> id -> place, and (a file, 0) -> test -> place; it grows.
     """
     test = _test_of(item)
-    known = [(lists[test, number], name) for number, name in enumerate(item.callspec._idlist)]  # type: ignore[attr-defined]
+    ids = item.callspec._idlist if hasattr(item, "callspec") else ()
+    known = [(lists[test, number], name) for number, name in enumerate(ids)] + [(lists[test.partition("::")[0], 0], test)]
     return [places.setdefault(name, len(places)) for places, name in known]

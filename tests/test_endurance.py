@@ -16,6 +16,8 @@ from benchmarks.models import SMALL
 from tests import forked
 from tests.drawn import one_in
 
+pytestmark = one_in(3)  # they take seconds each
+
 
 @one_in(3)
 @pytest.mark.parametrize("benchmark", [hooks_every_step, many_steps, whole_steps])

@@ -14,6 +14,8 @@ from gradc.text_table import table
 from tests import forked
 from tests.drawn import one_in
 
+pytestmark = one_in(3)  # they take seconds each
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "from _side_by_side import" in path.read_text()]
 

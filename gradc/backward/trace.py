@@ -109,13 +109,16 @@ def _counted(program: Program, grads: Sequence[torch.Tensor | None]) -> Program:
 
 
 def _recounted(program: Program) -> tuple[tuple[int, int], ...]:
-    """``Backward.recounted``."""
+    """``Backward.recounted``. What gradc's own ops write into their results shows in no Program."""
     aliases = Aliases(program.instructions)
     counts = collections.Counter(aliases.root_of(slot) for call in program.instructions for slot in call.writes)
+    own_calls = [call for call in program.instructions if getattr(call.op, "namespace", None) == "gradc"]
+    own = {aliases.root_of(slot) for call in own_calls for slot in call.outs if slot is not None}
     return tuple(
         (position, version)
         for position, (out, version) in enumerate(zip(program.outputs, program.versions))
-        if isinstance(out, Ref) and version is not None and version != counts[aliases.root_of(out.slot)]
+        if isinstance(out, Ref) and version is not None
+        if (root := aliases.root_of(out.slot)) in own or version != counts[root]
     )
 
 

@@ -104,6 +104,7 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
         except Exception as error:
             actual = [{_ERROR: Value(f"{type(error).__name__}: {error}".splitlines()[0], Stage.OUTPUT)}]
             expected = again = [{_ERROR: Value(None, Stage.OUTPUT)}]
+    num_compiled = _num_compiled(redirection.compiler, num_before, [event.what for event in events])
     num_steps = max(map(len, (expected, again, actual)))
     expected, again, actual = (_padded(seen, num_steps) for seen in (expected, again, actual))
     irreproducible = tuple(differences(expected, again))
@@ -114,7 +115,7 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
         num_compared=sum(len({*seen, *other}) for seen, other in zip(expected, actual, strict=True)),
         differences=differing,
         irreproducible=irreproducible,
-        num_compiled=_num_compiled(redirection.compiler, num_before, [event.what for event in events]),
+        num_compiled=num_compiled,
         left_out=tuple(event.what for event in events if isinstance(event.what, Fallback | Uncompiled)),
         against=redirection.compiler.name,
         num_steps=num_steps,

@@ -65,6 +65,21 @@ def test_formulas_that_write_into_their_result(function):
     check(step, leaf(3, 2), compare_counters=True)
 
 
+FILLED = {
+    "masked_fill": lambda a: torch.ones(2).masked_fill(torch.tensor([True, False]), a),
+    "index_fill": lambda a: torch.ones(2).index_fill(0, torch.tensor([1]), a),
+}
+
+
+@pytest.mark.parametrize("function", FILLED.values(), ids=FILLED)
+def test_formulas_that_are_ops_of_gradc(function):
+    def step(compile, a):
+        compile(function)(a).sum().backward()
+        return a.grad._version
+
+    check(step, leaf(), compare_counters=True)
+
+
 def test_a_view_of_a_gradient_that_is_added_to_before_it_reaches_its_leaf():
     def step(compile, a, d):
         compile(lambda a, d: F.linear(d @ a, a))(a.mT.contiguous().mT, d).square().sum().backward()

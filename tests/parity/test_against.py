@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import get_compilation_metrics
 
 import gradc
 from gradc.bits import same_bits
@@ -99,7 +100,8 @@ def test_inductor_rounds_otherwise_and_the_histogram_says_how_far() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8), nn.Softmax(1))
     report = gradc.check(lambda model, x: model(x).square().sum(), model, torch.randn(16, 32), against="inductor")
-    assert report.kind is Kind.ROUNDED and report.num_compiled == 1, str(report)
+    made = [(each.co_name, each.co_filename, each.recompile_reason) for each in get_compilation_metrics()]
+    assert report.kind is Kind.ROUNDED and report.num_compiled == 1, f"{report}\n{made}"
     assert "  rounds otherwise: " in str(report) and " ulp  " in report.in_full() and "####" in report.in_full()
 
 
