@@ -58,6 +58,7 @@ def patches() -> Patches:
             note_replaced_kernels(native.tell_of_replaced_kernels),
             dynamo.answer_as_builtin_types_do(is_ours),
             dynamo.answer_as_in_eager(is_ours),
+            dynamo.break_graph_at_methods_of_what_is_no_tensor(is_ours),
             dynamo.break_graph_at_opaque_functions(is_ours),
             dynamo.break_graph_where_arguments_are_written(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),

@@ -57,6 +57,13 @@ def test_a_value_that_is_refused_at_the_first_call(name):
     check(lambda compile, x: outcome(compile(lambda value, x: (call(value), x * 2)[1]), bad, x), constant(2))
 
 
+def test_a_method_of_tensors_that_is_called_on_a_number():
+    def step(compile, x):
+        return outcome(compile(lambda x: (torch.Tensor.__radd__(2, x), x * 2)[1]), x)
+
+    check(step, constant(2))
+
+
 def test_a_part_of_memory_that_there_is_not():
     check(lambda compile, x: outcome(compile(lambda x: (x.as_strided((2,), (1,), 9), x * 2)[1]), x), constant(3))
 

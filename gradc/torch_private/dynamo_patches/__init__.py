@@ -37,6 +37,7 @@ from gradc.torch_private.dynamo_patches.generators import leave_generators_to_py
 from gradc.torch_private.dynamo_patches.given_up import ask_again, note_what_others_give_up
 from gradc.torch_private.dynamo_patches.global_tensors import see_global_tensors
 from gradc.torch_private.dynamo_patches.graph_breaks import (
+    break_graph_at_methods_of_what_is_no_tensor,
     break_graph_at_opaque_functions,
     break_graph_where_eager_is_needed,
     break_graph_where_values_are_read,
@@ -106,6 +107,7 @@ __all__ = [
     "ask_again",
     "ask_before_backward",
     "ask_for_attributes_as_python_does",
+    "break_graph_at_methods_of_what_is_no_tensor",
     "break_graph_at_opaque_functions",
     "break_graph_where_arguments_are_written",
     "break_graph_where_eager_is_needed",

@@ -106,6 +106,26 @@ def _is_opaque(function: Any) -> bool:
     return is_callable_allowed(function) and not str(getattr(function, "__module__", "")).startswith(_KNOWN)
 
 
+def break_graph_at_methods_of_what_is_no_tensor(is_ours: IsOurs) -> Patch:
+    """Make Dynamo end its graph at ``torch.Tensor.__radd__(2, x)``, which raises in eager: nothing is found at an int."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            is_method = getattr(self.value, "__objclass__", None) is torch._C.TensorBase
+            if is_method and args and args[0].is_python_constant() and is_ours(tx.output.compiler_fn) and not tx.one_graph:
+                end_graph("method of a tensor", "gradc calls it on what is no tensor as eager does: eager raises.", self.value)
+            return original(self, tx, args, kwargs)
+
+        return call
+
+    return Patch(
+        "break_graph_at_methods_of_what_is_no_tensor",
+        "Dynamo calls the method that the number has, and where nobody uses the result nothing raises.",
+        (Replace(TorchInGraphFunctionVariable, "call_function", make),),
+    )
+
+
 def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
     """Make Dynamo end its graph at an op that reads the value of an argument.
 
