@@ -64,6 +64,19 @@ def language_model(compile: Compiler, device: Device) -> Any:
 
 
 @program()
+def attention_that_returns_undefined_tensors(compile: Compiler, device: Device) -> Any:
+    """So do CUDA's flash, memory-efficient and cuDNN kernels; their backward takes some of them."""
+    leaves = [leaf(device, 1, 2, 4, 8) for _ in range(3)]
+
+    def attend(q, k, v):
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0].sin()
+
+    for _ in range(2):
+        compile(attend)(*leaves).sum().backward()
+    return leaves
+
+
+@program()
 def recurrence(compile: Compiler, device: Device) -> Any:
     net = nn.RNN(4, 4, num_layers=2).to(device)
     x = leaf(device, 3, 2, 4)

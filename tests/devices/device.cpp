@@ -11,9 +11,12 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -193,6 +196,31 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {there(of_input), there(of_weight), there(of_bias)};
 }
 
+// As on CUDA, some of what attention returns is undefined, and with it some of what its backward takes.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor> attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout, bool is_causal, bool,
+    std::optional<double> scale) {
+  const Unseen unseen;
+  const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+      seen_by_host(query), seen_by_host(key), seen_by_host(value), dropout, is_causal, std::nullopt, scale);
+  const auto state = at::empty({2}, query.options().dtype(at::kUInt64)), mask = at::empty({0}, query.options());
+  const auto there = [&](const at::Tensor& made) { return made.to(query.device()); };
+  return {there(out), there(sums.contiguous()), {}, {}, query.sym_size(2), key.sym_size(2), state, state.select(0, 0), mask};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
+    const at::Tensor& sums, const at::Tensor& starts_of_queries, const at::Tensor& starts_of_keys, c10::SymInt, c10::SymInt,
+    double dropout, bool is_causal, const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+  TORCH_CHECK(!starts_of_queries.defined() && !starts_of_keys.defined(), "what forward returned undefined is defined");
+  const Unseen unseen;
+  const auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      seen_by_host(grad), seen_by_host(query), seen_by_host(key), seen_by_host(value), seen_by_host(out),
+      seen_by_host(sums).transpose(1, 2).contiguous().transpose(1, 2), dropout, is_causal, std::nullopt, scale);
+  const auto there = [&](const at::Tensor& made) { return made.to(query.device()); };
+  return {there(of_query), there(of_key), there(of_value)};
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto num_arguments = op.schema().arguments().size();
   refuse_two_devices(op, torch::jit::Stack(stack->end() - static_cast<ptrdiff_t>(num_arguments), stack->end()));
@@ -282,6 +310,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", resize_);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("_scaled_dot_product_flash_attention", attention);
+  m.impl("_scaled_dot_product_flash_attention_backward", attention_backward);
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);

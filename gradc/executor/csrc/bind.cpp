@@ -202,11 +202,17 @@ class Builder {
       case OperandKind::bound:
         return make_bound(payload.cast<size_t>(), type);
       case OperandKind::constant:
-        return add_constant(payload.is_none() ? Value(c10::IValue()) : convert(payload, type));
+        return add_constant(payload.is_none() ? Value(none_of(type)) : convert(payload, type));
       case OperandKind::by_default:
         break;
     }
     throw SpecError("gradc: an operand of a PlanSpec is a default, outside of a call");
+  }
+
+  // Where the schema has a tensor that may not be left out, Python's None is an undefined one: what attention returns, and its
+  // backward takes, on CUDA.
+  static c10::IValue none_of(const c10::TypePtr& type) {
+    return type && type->kind() == c10::TypeKind::TensorType ? c10::IValue(at::Tensor()) : c10::IValue();
   }
 
   Operand make_bound(size_t index, const c10::TypePtr& type) {
