@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gradc
@@ -114,6 +116,17 @@ def test_derivatives_of_derivatives(kind):
         return torch.autograd.grad(grad.sum(), x)
 
     check(step, leaf(2, 3, 4), allow_fallback=True)
+
+
+def test_on_cuda_they_are_left_to_cudnn():
+    """Traced, cuDNN's weights were "set to a storage on different device meta"."""
+    gradc.counters.clear()
+    with FakeTensorMode():  # no GPU is needed to see where the graph ends
+        x, state, *weights = (torch.empty(shape, device="cuda") for shape in [(2, 1, 3), (1, 1, 4), (12, 3), (12, 4)])
+        recur = gradc.compile(lambda x: torch.gru(x, state, weights, False, 1, 0.0, True, False, False)[0] * 2)
+        with contextlib.suppress(AssertionError, RuntimeError):  # where there is none
+            recur(x)
+    assert gradc.counters["uncompiled"]["gradc: recurrence on CUDA"] == 1
 
 
 class Tagger(nn.Module):

@@ -2,8 +2,9 @@
 
 By itself Dynamo ends its graphs at these modules; that is one of its settings, see ``settings``. Here is what still ends a
 graph: a packed sequence, whose sizes are values of a tensor; sizes that are symbols, each value of which would be compiled
-anew; an LSTM without gradients, of which oneDNN's kernel makes something else; and more steps than are worth the time to trace
-them. All of it is counted, and runs in torch's own loop.
+anew; an LSTM without gradients, of which oneDNN's kernel makes something else; a call on CUDA, which cuDNN runs as one kernel
+that looks into the memory of its weights; and more steps than are worth the time to trace them. All of it is counted, and runs
+in torch's own loop.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def _reason_to_end(op: Any, args: Sequence[Any]) -> str:
         return "packed sequence"
     if has_symbolic_sizes(examples):
         return "recurrence over sizes that change"
+    if examples[0].device.type == "cuda":
+        return "recurrence on CUDA"
     is_one_kernel = _is_one_kernel(op, examples[0], args)
     if is_one_kernel and not torch.is_grad_enabled():  # kernels of Programs run with gradients enabled
         return "LSTM without gradients"
