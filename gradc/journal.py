@@ -219,6 +219,11 @@ def at_each_pass(listener: Callable[[Uncompiled], None]) -> Iterator[None]:
         _at_each_pass.remove(listener)
 
 
+def listeners_at_each_pass() -> list[Callable[[Uncompiled], None]]:
+    """Those of ``at_each_pass``: empty while nobody listens."""
+    return _at_each_pass
+
+
 _num_compiled = 0
 
 

@@ -46,6 +46,7 @@ PYBIND11_MODULE(_C, module) {
   gradc::bind_guards(module);
   gradc::bind_object_guards(module);
   gradc::bind_callbacks(module);
+  gradc::bind_eager_entry(module);
   gradc::bind_entering(module);
   gradc::bind_leaves(module);
   gradc::bind_definition_guards(module);

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 from typing import Any
 
@@ -48,6 +49,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_numbers = itertools.count(1)
+changes = [0]  # another number whenever what ``suspend`` did may not hold any more, in whatever thread
 
 
 def setting_of(compiler: Compiler | None, dynamic: bool | None) -> Setting:
@@ -89,6 +92,7 @@ class _Config:
 
 def _note(is_on: bool) -> None:
     _Config.was_ever_on = _Config.was_ever_on or is_on
+    changes[0] = next(_numbers)
 
 
 config.watch("compiled_autograd", _note)
@@ -103,6 +107,7 @@ def suspend() -> None:
 
 def resume() -> None:
     _local.suspended = None
+    changes[0] = next(_numbers)
 
 
 def is_left_to_torch(consists_of_segments: bool) -> bool:
@@ -135,9 +140,11 @@ class pushed(contextlib.ContextDecorator):
     def __enter__(self) -> None:
         _local.stack.append(self.setting)
         _local.suspended = None
+        changes[0] = next(_numbers)
 
     def __exit__(self, *error: object) -> None:
         _local.stack.pop()
+        changes[0] = next(_numbers)
 
 
 class pushed_by_default:
@@ -150,6 +157,8 @@ class pushed_by_default:
         stack = _local.stack
         stack.append(stack[-1] if stack else self.settings[config.compiled_autograd])
         _local.suspended = None
+        changes[0] = next(_numbers)
 
     def __exit__(self, *error: object) -> None:
         _local.stack.pop()
+        changes[0] = next(_numbers)

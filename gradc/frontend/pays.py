@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gradc import native
 from gradc.backends.auto import num_offers
 from gradc.compiled_autograd import settings
 from gradc.config import config
-from gradc.journal import count, counter_of, log, num_compiled
+from gradc.journal import count, counter_of, counters, listeners_at_each_pass, log, num_compiled
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.policy.budget import Budget, seconds_paid
 from gradc.policy.trial import Arm, Trial, Verdict
@@ -40,11 +42,13 @@ _MANY = 4  # that are called: more are tried as one
 _MOST_SECONDS = 0.5  # before it begins, if there were a few calls: they may be slower than eager's by a factor
 _CALLS_UNTIL_NEXT = 20_000  # from one trial to the next: sizes may have changed
 _SECONDS_UNTIL_NEXT = 60.0  # or until then, if something was left to compile; the next time twice as long
+_CALLS_UNASKED = 100  # that the native entry runs eagerly, between two of which it is asked whether it still should
 _IDLE = 60.0  # seconds after which another may be tried instead
 _ADVICE = (
     "Nothing is lost: results are the same. gradc.explain names what breaks the program into pieces; to compile it all the\n"
     '  same: options={"compare_with_eager": False}, or GRADC_COMPARE_WITH_EAGER=0.'
 )
+_SLOWER = "slower than eager"
 _MEASURED = "calls run eagerly to compare"
 
 
@@ -52,13 +56,28 @@ class Contest:
     """The trial of one kind of calls, what it waits for, and what came of it. Begins anew ``_CALLS_UNTIL_NEXT`` calls later.
 
     Attributes:
-        num_rest: how many calls are left until then; 0 before there is a verdict.
+        quota: of those, how many the native entry may run eagerly without asking here.
         tell: counts a call that runs eagerly since that is faster.
     """
 
     def __init__(self, name: str, budget: Budget) -> None:
-        self._name, self._budget = name, budget
+        self._name, self._budget, self.quota = name, budget, [0]
         self.forget()
+
+    @property
+    def num_rest(self) -> int:
+        """How many calls are left until it begins anew; 0 before there is a verdict. Who sets it takes the quota back."""
+        return self._num_rest + self.quota[0]
+
+    @num_rest.setter
+    def num_rest(self, number: int) -> None:
+        self._num_rest, self.quota[0] = number, 0
+
+    def hand_over(self) -> None:
+        """A part of the calls that are left is the native entry's."""
+        number = self.num_rest
+        self.quota[0] = min(number, _CALLS_UNASKED)
+        self._num_rest = number - self.quota[0]
 
     def forget(self) -> None:
         """As if nothing had been called yet."""
@@ -141,7 +160,7 @@ class Contest:
 
     def _obey(self, verdict: Verdict) -> None:
         self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, self._num_until_next(verdict)
-        self.tell = counter_of(Uncompiled(False, "slower than eager", f"{self._name}: {verdict}", "", _ADVICE))
+        self.tell = counter_of(Uncompiled(False, _SLOWER, f"{self._name}: {verdict}", "", _ADVICE))
         log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
         self._num_offers = num_offers()
         _turn.give_up(self)
@@ -186,6 +205,7 @@ class Faster:
         if are_saved_tensors_hooked():  # checkpoint counts them, and may have run this compiled: what was, must be again
             return self._run_compiled(args, kwargs)
         contest.tell()
+        contest.hand_over()
         settings.suspend()
         return self._eager(*args, **kwargs)
 
@@ -263,6 +283,7 @@ class _Turn:
 
 _turn = _Turn()
 _known: weakref.WeakSet[Faster] = weakref.WeakSet()
+_entries: weakref.WeakKeyDictionary[Callable[..., Any], Faster] = weakref.WeakKeyDictionary()
 
 
 def faster_of(
@@ -276,14 +297,31 @@ def faster_of(
     is_compared = asked.get("compare_with_eager", config.compare_with_eager)
     if not is_compared or options.fullgraph or options.backend not in (DEFAULT_BACKEND, AUTO_BACKEND):
         return compiled
-    return Faster(compiled, eager, name, budget)
+    return _entry_of(Faster(compiled, eager, name, budget))
+
+
+def _entry_of(faster: Faster) -> Callable[..., Any]:
+    """What asks it where something is to be decided or told, and else calls eager at once."""
+    if not native.is_built():
+        return faster
+    quotas = [contest.quota for contest in faster.contests]
+    counted = counters, "uncompiled", _SLOWER
+    parts = faster._eager, faster.__call__, *quotas, settings.suspend, settings.changes, listeners_at_each_pass(), *counted
+    entry: Callable[..., Any] = native.extension.eager_entry(parts)
+    _entries[entry] = faster
+    return entry
 
 
 def verdict_of(compiled: Any) -> Verdict | None:
     """What the trial of something compiled came to, of its calls that record gradients before the others; None before."""
     called = getattr(compiled, "_gradc_call", compiled)
-    found = [contest.verdict for contest in called.contests] if isinstance(called, Faster) else []
+    faster = called if isinstance(called, Faster) else _faster_behind(called)
+    found = [contest.verdict for contest in faster.contests] if faster is not None else []
     return next((verdict for verdict in found if verdict is not None), None)
+
+
+def _faster_behind(called: Any) -> Faster | None:
+    return _entries.get(called) if isinstance(called, types.BuiltinFunctionType) else None
 
 
 def verdicts() -> list[Verdict]:

@@ -16,11 +16,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import gradc
+from gradc import native
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
 from gradc.frontend import pays
 from gradc.frontend.pays import Faster, verdict_of
-from gradc.journal import listening
+from gradc.journal import at_each_pass, listening
 from gradc.policy.budget import Budget, Purse
 from gradc.policy.trial import Arm
 from gradc.torch_private.dynamo import Uncompiled
@@ -293,6 +294,33 @@ def test_a_module_trains_as_in_eager_through_the_trial_and_behind_it(hands: Hand
     assert all(map(same_bits, module.state_dict().values(), eager.state_dict().values()))
     assert num_compared() >= 30 and num_counted() > 20
     assert verdict_of(compiled) is not None and not gradc.counters["fallbacks"]
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the entry is native")
+def test_the_native_entry_counts_tells_and_asks(hands: Hands) -> None:
+    module = small()
+    compiled = gradc.compile(module, options=COMPARED)
+    losses(module, compiled, hands)
+    contest, *_ = pays._entries[compiled._gradc_call].contests
+    counted, left = num_counted(), contest.num_rest
+    assert contest.quota[0] > 0  # else the calls below do not show the native way
+    for _ in range(250):  # the quota ends twice
+        compiled(torch.ones(5, 3))
+    assert (num_counted() - counted, left - contest.num_rest) == (250, 250) and contest.quota[0] > 0
+    told: list[Any] = []
+    with at_each_pass(told.append):
+        compiled(torch.ones(5, 3))
+    assert [found.kind for found in told] == ["slower than eager"] and num_counted() - counted == 251
+    with saved_tensors_hooks(lambda x: x, lambda x: x):  # as checkpoint has them: it was compiled, so it is again
+        compiled(torch.ones(5, 3))
+    assert num_counted() - counted == 251
+    gradc.counters.clear()
+    compiled(torch.ones(5, 3))
+    assert num_counted() == 1
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        compiled(torch.ones(5, 2))
+    gradc.reset()
+    assert contest.quota == [0] and verdict_of(compiled) is None
 
 
 def num_captured() -> int:

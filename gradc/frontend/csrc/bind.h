@@ -7,6 +7,7 @@ namespace gradc {
 
 void bind_callbacks(pybind11::module_& module);
 void bind_definition_guards(pybind11::module_& module);
+void bind_eager_entry(pybind11::module_& module);
 void bind_entering(pybind11::module_& module);
 void bind_guards(pybind11::module_& module);
 void bind_leaves(pybind11::module_& module);
