@@ -31,9 +31,10 @@ def has_bf16() -> bool:
 
 
 def versions() -> str:
-    """Those of gradc and torch, whether the extension is there, and which of its kernels torch chose for this CPU."""
+    """Those of gradc and torch, whether the extension is there, which of its kernels torch chose for this CPU, and the GPU."""
     parts = (f"gradc {installed_version()}", f"torch {torch.__version__}", _EXTENSIONS[native.status().name])
-    return ", ".join((*parts, f"CPU {torch.backends.cpu.get_cpu_capability()}{' with bf16' * has_bf16()}"))
+    cpu = f"CPU {torch.backends.cpu.get_cpu_capability()}{' with bf16' * has_bf16()}"
+    return ", ".join((*parts, cpu, *([f"GPU {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else [])))
 
 
 def describe() -> str:

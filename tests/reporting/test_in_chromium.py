@@ -165,7 +165,7 @@ def test_the_summary_is_copied_as_markdown(page):
 def test_memory_is_drawn_op_by_op(page):
     drawn = page.evaluate("document.getElementById('memory-chart').data.map(each => each.x)")
     assert all(x == list(range(50)) for x in drawn)
-    assert "op by op" in page.evaluate("document.querySelector('#memory-chart .xtitle').textContent")
+    assert page.evaluate("document.querySelector('#memory-chart .xtitle').textContent") == "call by call"
 
 
 def test_charts_are_drawn(page):

@@ -47,8 +47,8 @@ function drawMemory() {
   const peak = MEMORY.places[MEMORY.peak] ?? 0;
   const mark = {type: "line", x0: peak, x1: peak, yref: "paper", y0: 0, y1: 1, line: {color: colour("--bad"), width: 1.5}};
   const text = {x: peak, y: 1, yref: "paper", yanchor: "bottom", xanchor: peak > 0.8 * MEMORY.places.length ? "right" : "left", showarrow: false, text: `peak: ${size(MEMORY.peak_bytes)}`, font: {color: colour("--bad")}};
-  return Plotly.react("memory-chart", traces, layout({xaxis: {title: {text: "op by op: the number of the call in the graphs"}}, yaxis: {title: {text: "MB"}, rangemode: "tozero"},
-    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 90}, legend: {orientation: "h", y: -0.22, x: 0}}), OPTIONS);
+  return Plotly.react("memory-chart", traces, layout({xaxis: {title: {text: "call by call"}}, yaxis: {title: {text: "MB"}, rangemode: "tozero"},
+    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 90}, legend: {orientation: "h", y: -0.3, x: 0}}), OPTIONS);
 }
 
 // The nested bars: the step, its parts, modules, and the ops of each module by name.

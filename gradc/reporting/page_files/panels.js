@@ -37,7 +37,7 @@ function showSummary() {
     parityCard(),
     longest ? card("Takes longest", shortName(longest.name), `in ${longest.phase}: ${time(longest.compiled_seconds)} in ${count(longest.num_compiled, "call")}`) : null,
   ];
-  fill("cards", ...cards, dtypeCard(ops), ...DATA.notes.map(note => card("Not found out", "", note)));
+  fill("cards", ...cards, dtypeCard(ops), ...DATA.notes.map(note => card("Note", "", note)));
 }
 
 function parityCard() {
@@ -92,7 +92,8 @@ function spread(seconds) {
 function asMarkdown() {
   const rows = [["", "eager", "compiled"], ["---", "---:", "---:"], ["whole step", time(TIMES.eager), time(TIMES.compiled)],
     ["quartiles", spread(TIMES.eager_spread), spread(TIMES.compiled_spread)], ["most memory at once", size(EAGER_MEMORY.peak_bytes), size(MEMORY.peak_bytes)]];
-  const left = [...TOLD.graph_breaks.map(found => `- graph break: ${found.reason} (${found.where})`), ...TOLD.fallbacks.map(found => `- ran eagerly: ${found.kind} (${found.where})`)];
+  const left = [...TOLD.graph_breaks.map(found => ["graph break", found.reason, found.where]), ...TOLD.fallbacks.map(found => ["ran eagerly", found.kind, found.where])]
+    .map(([how, why, where]) => `- ${how}: ${why}${where ? ` (${where})` : ""}`);
   const head = `**${DATA.title}**, ${DATA.made}, ${DATA.versions}; ${count(TIMES.num_threads, "thread")}, medians of ${TIMES.num_runs}, first step ${time(TIMES.first)}`;
   return [head, "", ...rows.map(row => `| ${row.join(" | ")} |`), "", ...left, ...DATA.notes.map(note => `- ${note}`)].join("\n");
 }
