@@ -154,7 +154,7 @@ $(WORLD)/.installed: pyproject.toml $(STAMP)
 
 world: $(WORLD)/.installed
 	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m tests.world --jobs 2 $(if $(CASES),--only $(CASES))
-	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m pytest -q tests/world
+	PYTHONPATH=$(CURDIR) $(WORLD)/bin/python -m pytest -q tests/world tests/test_launchers.py
 
 VERSIONS ?=
 matrix:

@@ -3,12 +3,14 @@
     describe: () -> text, a line for each fact
     versions: () -> the facts that matter most, in a line
     has_bf16: () -> whether the CPU multiplies bfloat16 itself
+    busyness: () -> that times say little, since others work on this machine; or ""
 
 None of them raises where the extension was built for another torch: they say so.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -19,6 +21,8 @@ from gradc import native
 _EXTENSIONS = {"native": "extension for it", "interpreter": "no extension", "none": "extension for another torch"}
 _INSTRUCTIONS = ("avx2", "avx512_f", "avx512_bf16", "amx_tile", "amx_bf16", "bf16", "sve_bf16")  # as torch names them
 
+_MOST_LOAD = 0.7  # of other processes, by the load of the last minute
+
 
 def has_bf16() -> bool:
     """True if the CPU has instructions for bfloat16; without them bf16 autocast is right, but slower than float32."""
@@ -27,9 +31,10 @@ def has_bf16() -> bool:
 
 
 def versions() -> str:
-    """Those of gradc and torch, whether the extension is there, and which of its kernels torch chose for this CPU."""
+    """Those of gradc and torch, whether the extension is there, which of its kernels torch chose for this CPU, and the GPU."""
     parts = (f"gradc {installed_version()}", f"torch {torch.__version__}", _EXTENSIONS[native.status().name])
-    return ", ".join((*parts, f"CPU {torch.backends.cpu.get_cpu_capability()}{' with bf16' * has_bf16()}"))
+    cpu = f"CPU {torch.backends.cpu.get_cpu_capability()}{' with bf16' * has_bf16()}"
+    return ", ".join((*parts, cpu, *([f"GPU {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else [])))
 
 
 def describe() -> str:
@@ -48,6 +53,18 @@ def describe() -> str:
     }
     width = max(map(len, facts))
     return "\n".join(f"{name.ljust(width)}  {fact}" for name, fact in facts.items())
+
+
+def busyness(num_processes: int = 1) -> str:
+    """In a sentence, that other processes were busy in the last minute, so that times say little; "" if they were not.
+
+    Arguments:
+        num_processes: our own, each with as many threads as torch has here.
+    """
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= num_processes * torch.get_num_threads() + _MOST_LOAD:
+        return ""
+    return f"The machine was busy: a load of {load:.1f} on {os.cpu_count()} cores. The times say little."
 
 
 def gpu() -> str:

@@ -2,9 +2,10 @@
 
     python -m tests.release [--torch 2.13.0 ...] [--python python3.11 ...] [--url https://...]      for ``make release``
 
-Each wheel is compiled from the sdist in an environment of its own, in build/release. A Python that is not there, or a torch
-that has no build for it, is said and left out. A wheel names its torch in its version, and pip takes the highest there is: so
-each torch has an index of its own, ``dist/simple/torch2.13``. What was made is tried from there, in an empty environment.
+Each wheel is compiled from the sdist in an environment of its own, in build/release, and trains there where no compiler is. A
+Python that is not there, or a torch that has no build for it, is said and left out; a wheel that does not compile or train is
+removed, and the exit status is 1. A wheel names its torch in its version, and pip takes the highest there is: so each torch has
+an index of its own, ``dist/simple/torch2.13``, from which what was made is installed in the end.
 """
 
 from __future__ import annotations
@@ -32,44 +33,87 @@ def main() -> int:
         print("release: no URL=https://... of the repository: the package will have no links")
     shutil.rmtree(DIST, ignore_errors=True)
     pairs = [(torch, python) for python in options.python for torch in options.torch]
-    made = [wheel for torch, python in pairs if (wheel := wheel_for(torch, python, options.url))]
+    made, num_failed = {}, 0
+    for torch, python in pairs:
+        try:
+            made[torch, python] = wheel_for(torch, python, options.url)
+        except NotThereError as error:
+            print(f"release: no wheel for torch {torch} and {python}: {error}")
+        except FailedError as error:
+            num_failed += 1
+            print(f"release: FAILED for torch {torch} and {python}: {error}")
     write_indexes(DIST)
-    print(f"release: {len(made)} wheels of {len(pairs)}. To try: pip install --index-url file://{DIST}/simple/torch2.13 gradc")
-    return 0 if made else 1
+    num_failed += sum(not is_installed_from_index(torch, python) for torch, python in made)
+    failed = f", {num_failed} failed" if num_failed else ""
+    print(f"release: {len(made)} wheels of {len(pairs)}{failed}, in {DIST}")
+    return 0 if made and not num_failed else 1
 
 
-def wheel_for(torch: str, python: str, url: str) -> pathlib.Path | None:
-    """Compiled from the sdist; None, said, where it cannot be."""
-    base, place = shutil.which(python), FOLDER / f"{python}-torch{torch}"
+class NotThereError(Exception):
+    """What a wheel is made with is not on this machine."""
+
+
+class FailedError(Exception):
+    """A wheel that should be there is not."""
+
+
+def inside(torch: str, python: str) -> str:
+    """The interpreter of the environment for a wheel."""
+    return str(FOLDER / f"{python}-torch{torch}" / "bin" / "python")
+
+
+def wheel_for(torch: str, python: str, url: str) -> pathlib.Path:
+    """Compiled from the sdist, and tried.
+
+    Raises:
+        NotThereError: without this Python, or this torch for it.
+        FailedError: if it does not compile, or does not train as eager does.
+    """
+    base, own = shutil.which(python), pathlib.Path(inside(torch, python))
     if base is None:
-        return left_out(torch, python, f"there is no {python} on the PATH")
-    if not (place / "bin" / "python").exists() and not is_done(base, "-m", "venv", str(place)):
-        return left_out(torch, python, f"{base} makes no environment")
-    inside = str(place / "bin" / "python")
-    if not is_done(inside, "-m", "pip", "install", "-q", f"torch=={torch}", *TOOLS):
-        return left_out(torch, python, f"pip finds no torch {torch} for it")
-    environment = {"GRADC_URL": url, "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+        raise NotThereError(f"there is no {python} on the PATH")
+    if not own.exists() and not is_done(base, "-m", "venv", str(own.parents[1])):
+        raise NotThereError(f"{base} makes no environment")
+    if not is_done(own, "-m", "pip", "install", "-q", f"torch=={torch}", *TOOLS):
+        raise NotThereError(f"pip finds no torch {torch} for it")
+    environment = {"GRADC_URL": url, "PATH": f"{own.parent}:{os.environ['PATH']}"}
     sdist = next(DIST.glob("gradc-*.tar.gz"), None)
     if sdist is None:
-        is_done(inside, "setup.py", "-q", "sdist", GRADC_NO_EXTENSION="1", **environment)
+        is_done(own, "setup.py", "-q", "sdist", GRADC_NO_EXTENSION="1", **environment)
         sdist = next(DIST.glob("gradc-*.tar.gz"))
     before = {*DIST.glob("*.whl")}
     words = ("wheel", "-q", "--no-build-isolation", "--no-deps", "--no-cache-dir", "-w", str(DIST), str(sdist))
-    if not is_done(inside, "-m", "pip", *words, GRADC_WHEEL="1", **environment):
-        return left_out(torch, python, "the extension does not compile")
+    if not is_done(own, "-m", "pip", *words, GRADC_WHEEL="1", **environment):
+        raise FailedError("the extension does not compile")
     (wheel,) = {*DIST.glob("*.whl")} - before
-    if not is_done(inside, "-m", "tests.try_wheel", str(wheel)):
-        return left_out(torch, python, f"{wheel.name} does not train as eager does")
-    print(f"release: {wheel.name}")
+    try_wheel(own, wheel)
+    print(f"release: {wheel.name}", flush=True)
     return wheel
 
 
-def left_out(torch: str, python: str, why: str) -> None:
-    print(f"release: no wheel for torch {torch} and {python}: {why}")
+def try_wheel(own: pathlib.Path, wheel: pathlib.Path) -> None:
+    """With what it needs installed beside it: the demo's needs, too. Removes what does not train."""
+    again = ("--force-reinstall", "--no-deps", wheel)
+    for words in (("pip", "install", "-q", *again), ("pip", "install", "-q", f"{wheel}[demo]"), ("tests.try_wheel", wheel)):
+        if not is_done(own, "-m", *words):
+            wheel.unlink()
+            raise FailedError(f"{wheel.name} does not install, or does not train as eager does")
 
 
-def is_done(*command: str, **environment: str) -> bool:
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+def is_installed_from_index(torch: str, python: str) -> bool:
+    """As a user installs it, from the folder."""
+    index, own = DIST / "simple" / f"torch{'.'.join(torch.split('.')[:2])}", inside(torch, python)
+    options = ("--isolated", "install", "-q", "--no-deps", "--force-reinstall", "--index-url", index.as_uri())
+    is_good = is_done(own, "-m", "pip", *options, "gradc") and is_done(own, "-I", "-c", _IMPORTED.format(torch), at=DIST)
+    print(f"release: pip install --no-deps --index-url {index.as_uri()} gradc: {'works' if is_good else 'FAILED'}, {python}")
+    return is_good
+
+
+_IMPORTED = "import gradc.native, torch; assert gradc.native.status().name == 'native' and torch.__version__.startswith('{}')"
+
+
+def is_done(*command: str | pathlib.Path, at: pathlib.Path = ROOT, **environment: str) -> bool:
+    done = subprocess.run([*map(str, command)], cwd=at, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
         print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
     return done.returncode == 0

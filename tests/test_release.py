@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from tests import cpu_index
+from tests import cpu_index, release
 from tests.release import write_indexes
 
 
@@ -41,3 +41,20 @@ def test_torch_for_the_cpu_comes_from_where_it_is(own, reachable, monkeypatch):
     arguments, said = cpu_index.chosen()
     assert bool(arguments) is (reachable and not own)
     assert said.startswith("the CPU build (200 MB), from " if arguments else "from pip's ")
+
+
+def test_a_wheel_that_does_not_train_is_not_published(tmp_path, monkeypatch):
+    wheel(tmp_path, "2.13")
+    (made,) = tmp_path.glob("*.whl")
+    monkeypatch.setattr(release, "is_done", lambda *words, **_: "tests.try_wheel" not in words)
+    with pytest.raises(release.FailedError, match="does not train as eager does"):
+        release.try_wheel("python", made)
+    assert not made.exists()
+
+
+def test_a_python_or_a_torch_that_is_not_there_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["release", "--python", "python3.99", "--url", "https://none"])
+    monkeypatch.setattr(release, "DIST", release.DIST / "none")
+    assert release.main() == 1
+    said = "release: no wheel for torch 2.13.0 and python3.99: there is no python3.99 on the PATH"
+    assert capsys.readouterr().out.startswith(said)

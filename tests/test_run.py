@@ -3,12 +3,16 @@
 import io
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from gradc.cli import main
 from gradc.journal import Uncompiled
 from gradc.scripts.summary import Outcome
+from tests.drawn import one_in
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SCRIPT = """
 import argparse, copy, sys
@@ -54,6 +58,7 @@ def test_a_script_with_main_and_arguments_prints_what_it_prints_in_eager(script,
     monkeypatch.undo()
 
     monkeypatch.setattr("gradc.scripts.run._EAGER_SECONDS", 0.0)
+    monkeypatch.setattr("gradc.environment._MOST_LOAD", float("inf"))
     assert main(["run", script, "--steps", "70"]) == 3
     done = capsys.readouterr()
     assert done.out == printed.getvalue()
@@ -61,6 +66,28 @@ def test_a_script_with_main_and_arguments_prints_what_it_prints_in_eager(script,
     assert head.startswith("gradc run: done in ") and compiled.startswith("  compiled: Sequential, AdamW; compiling took ")
     assert re.fullmatch(r"  a step: .* ms \(.* to .*, of 5\) in eager, .* of 6\d\) compiled: .* times as (fast|long)", times)
     assert rest == "  nothing ran eagerly"
+
+
+@one_in(3)
+@pytest.mark.parametrize("name", ["digits", "gradient_penalty", "lora"])
+def test_examples_train_the_same(name, capsys, monkeypatch):
+    """Each compares with eager what it gives to torch.compile, which is gradc then, and to gradc."""
+    monkeypatch.setattr("gradc.scripts.run._EAGER_SECONDS", 0.0)
+    monkeypatch.setattr("gradc.scripts.run._FEWEST_EAGER", 1)
+    assert main(["run", str(EXAMPLES / f"{name}.py"), "--short"]) == 0
+    done = capsys.readouterr()
+    rows = r"^eager +(\S+) +yes .*^torch.compile +\1 +yes +0 .*^gradc +\1 +yes +0 "
+    assert re.search(rows, done.out, re.MULTILINE | re.DOTALL), done.out
+    head, compiled, *_ = done.err.splitlines()
+    assert head.startswith("gradc run: done in ") and compiled.startswith("  compiled: what the script gives to torch.compile")
+
+
+def test_a_script_that_ends_before_anything_is_compiled(script, capsys, monkeypatch):
+    monkeypatch.setattr("gradc.scripts.run._FEWEST_EAGER", 50)
+    assert main(["run", script, "--steps", "3"]) == 3
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "  Nothing was compiled: the first 5 to 50 steps run in eager, and it made 3. Give it more."
+    ]
 
 
 def test_a_script_that_raises_shows_its_own_traceback(tmp_path, capsys):
@@ -90,5 +117,7 @@ def test_the_summary_says_what_ran_eagerly():
         "    train.py:7 in step: print(x)\n"
         "    Print after the step."
     )
+    doubted = str(Outcome(90, 4.0, (0.3,) * 9, (0.1,) * 80, 0.5, ("Net",), (), doubt="The machine was busy."))
+    assert doubted.endswith(": 3.00 times as fast\n  The machine was busy.\n  nothing ran eagerly")
     few = str(Outcome(3, 1.0, (0.3,), (0.1,), 0.5, ("Net",), ()))
     assert "too few steps to tell" in few

@@ -23,7 +23,7 @@ SYMPTOMS = {
     "platforms": "platforms",
     "report a bug": "report-a-bug",
 }
-WIDE = ("world", "reasons", "semantics", "benchmarks", "index", "check", "platforms")
+PAGES = sorted(str(page.relative_to(SITE).with_suffix("")) for page in SITE.rglob("*.html") if "<table" in page.read_text())
 CLICK = """(() => {const link = [...document.querySelectorAll('%s')].find(each => each.pathname.endsWith('/%s.html'));
   link.click(); return link.innerText})()"""
 UNWRAPPED = """[...document.querySelectorAll('.md-content table')].filter(each =>
@@ -70,10 +70,21 @@ def test_each_symptom_is_the_first_hit_of_the_search(browser):
     assert found == {words: f"{page}.html" for words, page in SYMPTOMS.items()}
 
 
+def test_head_and_first_column_of_a_wide_table_stay(browser):
+    show(browser, "world")
+    browser.wait("document.querySelector('.md-typeset__scrollwrap')")
+    browser.evaluate("document.querySelector('.md-typeset__scrollwrap').scrollTo({left: 400, top: 300, behavior: 'instant'})")
+    browser.wait("document.querySelector('.md-typeset__scrollwrap').scrollLeft === 400")
+    inside = "document.querySelector('.md-typeset__scrollwrap %s').getBoundingClientRect()"
+    around = "document.querySelector('.md-typeset__scrollwrap').getBoundingClientRect()"
+    assert abs(browser.evaluate(f"{inside % 'tbody td'}.left - {around}.left")) < 20
+    assert abs(browser.evaluate(f"{inside % 'thead th:nth-child(3)'}.top - {around}.top")) < 20
+
+
 @pytest.mark.parametrize("width", [390, 1500])
 def test_no_table_is_wider_than_its_column_without_a_scrollbar_of_its_own(browser, width):
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-    for name in WIDE:
+    for name in PAGES:
         show(browser, name)
         browser.wait("document.querySelectorAll('.md-typeset__scrollwrap').length || !document.querySelector('table')")
         assert browser.evaluate(UNWRAPPED) == 0, name

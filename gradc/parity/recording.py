@@ -4,10 +4,12 @@
 
 The bits of what is read and made are kept as digests, which tell the same numbers from others, whatever the shape. Code that
 was compiled runs compiled under the recorder, and shows the operations that it calls: all of aot_eager's, few of Inductor's.
+Memory that nobody has written yet, as ``empty`` makes it, has no digest: it holds something else in each run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import linecache
@@ -18,9 +20,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc.ir.ops import UNINITIALIZED
 from gradc.parity.differences import Stage, Value
 from gradc.torch_private.autograd import current_autograd_node, is_inside_backward, next_sequence_nr, sequence_nr
 from gradc.torch_private.fakes import is_fake
@@ -32,7 +36,7 @@ _NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A tensor that an operation read or made. ``digest``: "" if it has none, as a sparse tensor."""
+    """A tensor that an operation read or made. ``digest``: "" if it has none, as a sparse tensor, or memory not yet written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -85,6 +89,7 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self._lines: dict[int, str] = {}  # of the forward operation that has made the autograd node of this number
         self._num_bytes = 0
+        self._unwritten = set[StorageWeakRef]()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -97,14 +102,15 @@ class Recorder(TorchDispatchMode):
         read, settings = _apart(pytree.tree_leaves((args, inputs)))
         if any(map(is_fake, read)):
             return func(*args, **(kwargs or {}))
-        operands = tuple(map(_operand, read))
+        operands = tuple(map(self._operand, read))
         node, where = self._place()
         has_autocast = any(map(_has_autocast, read[:1]))
         result = func(*args, **(kwargs or {}))
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         is_view = func.is_view or func._schema.name in _ALIASES
-        results = tuple(map(_operand, made))
-        values = () if is_view else tuple(self._kept(made))
+        self._note_writes(func, args, kwargs, made)
+        results = tuple(map(self._operand, made))
+        values = () if is_view or func in UNINITIALIZED else tuple(self._kept(made))
         op = func._schema.name.replace("::", ".").removesuffix("_")
         self.calls.append(Call(op, settings, is_view, operands, results, node, where, has_autocast, values))
         return result
@@ -116,6 +122,16 @@ class Recorder(TorchDispatchMode):
         where = users_line()
         self._lines.setdefault(next_sequence_nr() - 1, where)
         return "", where
+
+    def _operand(self, tensor: Tensor) -> Operand:
+        shape = () if tensor.is_nested else tuple(tensor.shape)
+        return Operand(tensor.dtype, shape, "" if self._unwritten & _storages([tensor]) else digest(tensor))
+
+    def _note_writes(self, func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+        if func in UNINITIALIZED:
+            self._unwritten |= _storages(made)
+        elif self._unwritten and func._schema.is_mutable:
+            self._unwritten -= _storages(pytree.tree_leaves((args, kwargs)))
 
     def _kept(self, made: list[Tensor]) -> Iterator[Value]:
         for tensor in made:
@@ -152,9 +168,14 @@ def digest(tensor: Any) -> str:
     return hashlib.blake2b(data, digest_size=12, person=str(tensor.dtype)[6:22].encode()).hexdigest()
 
 
-def _operand(tensor: Tensor) -> Operand:
-    shape = () if tensor.is_nested else tuple(tensor.shape)
-    return Operand(tensor.dtype, shape, digest(tensor))
+def _storages(leaves: list[Any]) -> set[StorageWeakRef]:
+    """Held weakly, so that none is taken for another one at its address."""
+    found = set[StorageWeakRef]()
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse ones and wrappers have none
+                found.add(StorageWeakRef(leaf.untyped_storage()))
+    return found
 
 
 def users_line() -> str:

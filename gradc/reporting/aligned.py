@@ -1,6 +1,7 @@
 """Find each call of the graphs among eager's: gradc makes eager's calls, in eager's order, but for some that it drops or adds.
 
-    align: (calls of the graphs, eager's calls) -> {index: index of eager's}
+    align:  (calls of the graphs, eager's calls) -> {index: index of eager's}
+    places: such a dictionary -> for each of eager's calls, where it stands among the calls of the graphs
 
 Calls are paired among those that look alike: the k-th here is the k-th there, where there are as many. Looked at is first all
 that is known, then less and less. What is left over has no partner: rather none than a wrong one.
@@ -9,7 +10,7 @@ that is known, then less and less. What is left over has no partner: rather none
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from gradc.reporting.calls import Call
@@ -44,6 +45,18 @@ def align(
             if len(indices) == len(theirs.get(each, ())):
                 found.update(zip(indices, theirs[each]))
     return found
+
+
+def places(aligned: Mapping[int, int], num_calls: int, num_eager: int) -> list[float]:
+    """Those that have no partner are spread between their neighbours. Never falls: what runs later stands later."""
+    found: list[float] = []
+    last, place = -1, -1.0
+    partners = sorted((theirs, float(mine)) for mine, theirs in aligned.items())
+    for theirs, mine in (*partners, (num_eager, float(num_calls))):
+        mine = max(mine, place)
+        found += [place + (mine - place) * step / (theirs - last) for step in range(1, theirs - last + 1)]
+        last, place = theirs, mine
+    return found[:num_eager]
 
 
 def _grouped(keys: Sequence[Hashable], taken: set[int]) -> dict[Hashable, list[int]]:

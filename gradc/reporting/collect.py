@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +41,6 @@ from gradc.traces.compile_time import CompileTime, compile_time_of, compiled_sin
 from gradc.traces.times import StepTimes, step_times
 
 _FEWEST_RUNS, _MOST_RUNS, _MOST_SECONDS = 3, 15, 3.0  # of a whole step, timed
-_MOST_LOAD = 0.7  # of other processes, by the load of the last minute
 _RECORDED_RUNS = 3  # of its calls and graphs, each timed by itself
 
 _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to which op, and of single calls in eager."
@@ -83,8 +81,8 @@ def collect(
         num_steps=num_steps,
         graphs=tuple(described.graphs()),
         ops=tuple(described.ops()),
-        memory=curve_of(programs.log, described.source),
-        eager_memory=curve_of(eager, described.eager_source),
+        memory=curve_of(programs.log, described.source, range(len(programs.log.calls))),
+        eager_memory=curve_of(eager, described.eager_source, described.eager_places()),
         times=Times(
             statistics.median(alone.eager_seconds),
             statistics.median(alone.seconds),
@@ -97,7 +95,7 @@ def collect(
         ),
         explanation=explanation,
         parity=check_with(redirection, step, args, num_steps) if is_checked else None,
-        notes=(*notes, *_doubts()),
+        notes=(*notes, *filter(None, [environment.busyness()])),
         made=time.strftime("%Y-%m-%d %H:%M"),
     )
 
@@ -199,14 +197,6 @@ def _last_step(prepared: Prepared, num_steps: int, has_rest: bool) -> float:
 
 def _spread(seconds: list[float]) -> tuple[float, ...]:
     return tuple(statistics.quantiles(seconds, n=4, method="inclusive")[::2])
-
-
-def _doubts() -> tuple[str, ...]:
-    """Why the times may be wrong."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load <= torch.get_num_threads() + _MOST_LOAD:
-        return ()
-    return (f"The machine was busy: a load of {load:.1f} on {os.cpu_count()} cores. The times say little.",)
 
 
 def _warm(prepared: Prepared, num_steps: int, has_rest: bool) -> None:

@@ -26,7 +26,8 @@ def compare(first: str, second: str) -> str:
     """
     pages = [_data(first), _data(second)]
     heads = [f"{name}: {page['title']}, {page.get('made', '')}, {page['versions']}" for name, page in zip("AB", pages)]
-    return "\n".join([*heads, "", table(["", "A", "B", "B of A"], _whole(*pages)), *_ops(*pages)])
+    notes = [f"{name}: {note}" for name, page in zip("AB", pages) for note in page["notes"]]
+    return "\n".join([*heads, *notes, "", table(["", "A", "B", "B of A"], _whole(*pages)), *_ops(*pages)])
 
 
 def _data(path: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def _whole(a: dict[str, Any], b: dict[str, Any]) -> list[list[str]]:
     times = (("eager ms", "eager"), ("compiled ms", "compiled"), ("first step ms", "first"))
     rows = [_row(name, *(1000 * page["times"][key] for page in (a, b))) for name, key in times]
     for name, key in (("eager quartiles ms", "eager_spread"), ("compiled quartiles ms", "compiled_spread")):
-        rows.append([name, *(" to ".join(f"{1000 * each:.3g}" for each in page["times"].get(key, ())) for page in (a, b)), ""])
+        rows.append([name, *(" to ".join(_short(1000 * each) for each in page["times"].get(key, ())) for page in (a, b)), ""])
     rows += [_row("most memory at once MB", *(page["memory"]["peak_bytes"] / 1e6 for page in (a, b)))]
     rows += [_row("graphs", *(len(page["graphs"]) for page in (a, b)))]
     for name in ("graph_breaks", "fallbacks", "recaptures"):
@@ -50,7 +51,12 @@ def _whole(a: dict[str, Any], b: dict[str, Any]) -> list[list[str]]:
 
 
 def _row(name: str, a: float, b: float) -> list[str]:
-    return [name, f"{a:.3g}", f"{b:.3g}", f"{b / a:.2f}" if a else ""]
+    return [name, _short(a), _short(b), f"{b / a:.2f}" if a else ""]
+
+
+def _short(number: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
 
 
 def _ops(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -59,6 +65,6 @@ def _ops(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     changes = {key: theirs.get(key, 0.0) - mine.get(key, 0.0) for key in {*mine, *theirs}}
     most = sorted((key for key in changes if changes[key]), key=lambda key: -abs(changes[key]))[:_MOST_OPS]
     rows = [
-        [f"{key[0]} ({key[1]})", *(f"{1000 * page.get(key, 0.0):.3g}" for page in (mine, theirs))] for key in most
+        [f"{key[0]} ({key[1]})", *(_short(1000 * page.get(key, 0.0)) for page in (mine, theirs))] for key in most
     ]
     return ["", table(["calls of an op, ms", "A", "B"], rows)] if rows else []

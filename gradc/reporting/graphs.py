@@ -1,6 +1,6 @@
 """The graphs and ops of a report, from the Programs that were watched and the calls of eager's that they stand for.
 
-Described(programs, eager's log): graphs, ops, source of a call
+Described(programs, eager's log): graphs, ops, source of a call, places of eager's calls
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import torch
 
 from gradc.ambient import AutocastState
+from gradc.ir.text import print_program
 from gradc.ir.values import Instruction, Slot, Sym, TensorMeta
-from gradc.reporting.aligned import align
+from gradc.reporting.aligned import align, places
 from gradc.reporting.calls import Call, Log, Made
 from gradc.reporting.eagerly import EagerPlace
 from gradc.reporting.lines import line_of, place_of
@@ -83,6 +84,7 @@ class Described:
                 tuple(self._saved(index, found)),
                 found.made_in_step,
                 "" if origin is None else origin.reason,
+                print_program(found.program),
             )
 
     def _saved(self, index: int, found: Watched) -> Iterator[Saved]:
@@ -159,6 +161,9 @@ class Described:
 
     def eager_source(self, call: Call[EagerPlace]) -> tuple[int | None, Line | None]:
         return None, line_of(call.place.where)
+
+    def eager_places(self) -> list[float]:
+        return places(self._aligned, len(self.programs.log.calls), len(self.eager.calls))
 
 
 def _name(origin: Origin | None) -> str:

@@ -1,7 +1,7 @@
 """Memory over the calls of a step, by what it is to the user, and what is alive at the peak.
 
     name_known, name_left: what the step works on, and the gradients that it leaves, get their names
-    curve_of:              a log of calls -> Curve
+    curve_of:              a log of calls, and where they stand -> Curve
 
 Seen are the tensors that the logged calls are given and make, from call to call, and what the step works on from the start.
 What a kernel needs only while it runs is not seen, nor what others hold.
@@ -10,7 +10,7 @@ What a kernel needs only while it runs is not seen, nor what others hold.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,8 +51,8 @@ def _name(block: Block | None, name: str, role: Role) -> None:
         block.name, block.role = name, role
 
 
-def curve_of(log: Log[Any], source: Source) -> Curve:
-    """``source`` says which op of the report a call is."""
+def curve_of(log: Log[Any], source: Source, places: Sequence[float]) -> Curve:
+    """``source`` says which op of the report a call is; ``places``, where each call stands among those of the graphs."""
     calls, blocks = log.calls, log.storages.blocks
     series = {role: tuple(_series([block for block in blocks if _role(block, calls) is role], calls)) for role in Role}
     totals = [sum(each) for each in zip(*series.values())]
@@ -65,6 +65,7 @@ def curve_of(log: Log[Any], source: Source) -> Curve:
         tuple(call.phase for call in calls),
         peak,
         tuple(sorted(alive, key=lambda each: -each.num_bytes)),
+        tuple(places),
     )
 
 

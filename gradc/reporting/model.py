@@ -114,6 +114,7 @@ class Graph:
         saved: what a backward keeps from forward.
         made_in_step: the step in which it was compiled, from 1.
         reason: why a backward was compiled again; "" for the first of its segment.
+        program: the calls, as ``gradc.programs`` prints them.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Graph:
     saved: tuple[Saved, ...] = ()
     made_in_step: int = 1
     reason: str = ""
+    program: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +151,7 @@ class Curve:
         phases: the part of the step that each call belongs to.
         peak: the position of the call with which most was in use.
         alive: what that was, the largest first.
+        places: where each call stands among the calls of the graphs, so that two curves can be compared op by op.
     """
 
     seconds: tuple[float, ...]
@@ -157,6 +160,7 @@ class Curve:
     phases: tuple[Phase, ...]
     peak: int
     alive: tuple[Alive, ...]
+    places: tuple[float, ...] = ()
 
     @property
     def peak_bytes(self) -> int:

@@ -110,6 +110,7 @@ def _data(report: StepReport) -> dict[str, Any]:
 def _curve(curve: Curve) -> dict[str, Any]:
     return {
         "seconds": [*map(_short, curve.seconds)],
+        "places": [round(place, 2) for place in curve.places],
         "num_bytes": {role.value: series for role, series in curve.num_bytes.items()},
         "ops": curve.ops,
         "phases": [phase.value for phase in curve.phases],

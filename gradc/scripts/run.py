@@ -26,6 +26,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from gradc import environment
 from gradc.errors import ConfigError
 from gradc.journal import Event, Fallback, Uncompiled, num_compiled, telling
 from gradc.optim import compile_optimizer
@@ -104,6 +105,7 @@ class Training:
             names=tuple(self._names),
             left_out=tuple(met),
             exit_code=exit_code,
+            doubt=environment.busyness(_num_processes()),
         )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -182,6 +184,11 @@ class _Listener:
         if event.what not in self._known:
             self._known.add(event.what)
             self._events.append(event)
+
+
+def _num_processes() -> int:
+    """That a launcher started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_told() -> bool:

@@ -27,6 +27,7 @@ class Outcome:
         names: the classes of what was compiled.
         left_out: what ran eagerly, or was in no graph, each once.
         exit_code: what the script gave to ``sys.exit``, if it did.
+        doubt: why the times may be wrong, or "".
     """
 
     num_steps: int
@@ -37,13 +38,22 @@ class Outcome:
     names: tuple[str, ...]
     left_out: tuple[Fallback | Uncompiled, ...]
     exit_code: str | int | None = None
+    doubt: str = ""
 
     def __str__(self) -> str:
         return "\n".join([f"gradc run: done in {self.seconds:.1f} s.", *self._times(), *self._left_out()])
 
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the script came to a step that was compiled."""
+        return bool(self.compiled or self.compile_seconds)
+
     def _times(self) -> Iterator[str]:
         if not self.num_steps:
             yield "  No optimizer made a step, so nothing was compiled."
+            return
+        if not self._is_compiled:
+            yield f"  Nothing was compiled: the first 5 to 50 steps run in eager, and it made {self.num_steps}. Give it more."
             return
         if self.names:
             yield f"  compiled: {', '.join(dict.fromkeys(self.names))}; compiling took {self.compile_seconds:.1f} s"
@@ -53,9 +63,11 @@ class Outcome:
         times = statistics.median(self.eager) / statistics.median(self.compiled)
         faster = f"{times:.2f} times as fast" if times >= 1 else f"{1 / times:.2f} times as long"
         yield f"  a step: {_spread(self.eager)} in eager, {_spread(self.compiled)} compiled: {faster}"
+        if self.doubt:
+            yield f"  {self.doubt}"
 
     def _left_out(self) -> Iterator[str]:
-        if self.num_steps and not self.left_out:
+        if self._is_compiled and not self.left_out:
             yield "  nothing ran eagerly"
         for found in self.left_out[:_MOST_SHOWN]:
             how = "graph break" if isinstance(found, Uncompiled) and found.is_break else "ran eagerly"

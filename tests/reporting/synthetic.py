@@ -19,7 +19,8 @@ def synthetic(num_ops: int, *, has_modules: bool = True) -> StepReport:
     rising = tuple(1000 * min(i + 1, 2 * half - i) for i in range(2 * half))
     series = {role: rising if role is Role.ACTIVATION else (4096,) * 2 * half for role in Role}
     alive = Alive(f"kept by {SHARP}", Role.ACTIVATION, rising[half - 1], half - 1, ops[half - 1].line)
-    curve = Curve(tuple((i + 1) * 1e-5 for i in range(2 * half)), series, tuple(range(2 * half)), phases, half, (alive,))
+    seconds, numbers = tuple((i + 1) * 1e-5 for i in range(2 * half)), tuple(range(2 * half))
+    curve = Curve(seconds, series, numbers, phases, half, (alive,), numbers)
     break_ = GraphBreak("print was called", "File: model.py:3 in step, code: print(x)", "Leave it out.")
     return StepReport(
         title=f"step {SHARP}",
@@ -39,7 +40,8 @@ def synthetic(num_ops: int, *, has_modules: bool = True) -> StepReport:
 
 
 def graph(name: str, phase: Phase, segment: int | None) -> Graph:
-    return Graph(name, phase, "region 0", segment, num_runs=1, seconds=4e-4)
+    program = f"def {phase.value}(args):\n    return [x]  # {SHARP}"
+    return Graph(name, phase, "region 0", segment, num_runs=1, seconds=4e-4, program=program)
 
 
 def module_of(i: int) -> str:

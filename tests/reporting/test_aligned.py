@@ -1,6 +1,6 @@
 """Which call of eager's a call of a graph is: the same one in order, and none rather than a wrong one."""
 
-from gradc.reporting.aligned import align
+from gradc.reporting.aligned import align, places
 from gradc.reporting.calls import Call, Made
 from gradc.reporting.model import Phase
 
@@ -33,3 +33,9 @@ def test_a_line_that_is_told_otherwise_does_not_matter_where_it_is_clear():
 def test_none_rather_than_a_wrong_one():
     assert aligned([call("mm")], [call("mm"), call("mm")]) == {}
     assert aligned([call("mm")], [call("addmm")]) == {}
+
+
+def test_each_call_of_eager_stands_at_its_partner_or_between_its_neighbours():
+    assert places({0: 0, 1: 3}, 2, 4) == [0.0, 1 / 3, 2 / 3, 1.0]
+    assert places({2: 0, 0: 1}, 3, 2) == [2.0, 2.0]  # eager ran them in another order: nothing goes back
+    assert places({}, 3, 0) == [] and places({}, 3, 3) == [0.0, 1.0, 2.0]

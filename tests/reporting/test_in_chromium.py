@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from gradc.reporting.model import Curve
 from gradc.reporting.page import page_of
 from tests.drawn import one_in
 from tests.reporting.chromium import PROGRAM, Page
@@ -143,6 +144,30 @@ def test_what_is_alive_at_the_peak_and_what_was_captured_again(page):
     assert "12 values compared in 1 step: all equal eager, bit for bit." in page.text("#parity")
 
 
+@pytest.mark.parametrize("section", ["time", "captures"])
+def test_from_a_graph_to_the_program_that_was_generated(page, section):
+    page.evaluate("document.querySelectorAll('.program').forEach(each => {each.open = false})")
+    page.click(f"#{section} a[href='#program-1']")
+    page.wait("document.querySelector('#program-1 pre')?.checkVisibility()")
+    assert page.text("#program-1 pre") == synthetic(50).graphs[1].program
+    assert page.number("#program-0 pre") == 0  # made when it is opened
+    page.wait("Math.abs(document.getElementById('program-1').getBoundingClientRect().top) < innerHeight")
+
+
+def test_the_summary_is_copied_as_markdown(page):
+    page.click("#copy")
+    assert page.text("#copy") == "Copied"
+    copied = page.evaluate("document.getElementById('markdown').value")
+    assert "|  | eager | compiled |" in copied and "| whole step | 2.00 ms | 1.00 ms |" in copied
+    assert "- graph break: print was called (File: model.py:3 in step, code: print(x))" in copied
+
+
+def test_memory_is_drawn_op_by_op(page):
+    drawn = page.evaluate("document.getElementById('memory-chart').data.map(each => each.x)")
+    assert all(x == list(range(50)) for x in drawn)
+    assert page.evaluate("document.querySelector('#memory-chart .xtitle').textContent") == "call by call"
+
+
 def test_charts_are_drawn(page):
     for chart in ("memory", "flame", "op"):
         assert page.number(f"#{chart}-chart .main-svg") > 0
@@ -167,7 +192,7 @@ def test_everything_that_can_be_reached_has_a_name(browser, files, size):
 
 
 def test_a_step_of_which_nothing_was_compiled(browser, tmp_path):
-    nothing = dataclasses.replace(synthetic(50).memory, seconds=(), num_bytes={}, ops=(), phases=(), peak=0, alive=())
+    nothing = Curve((), {}, (), (), 0, ())
     report = dataclasses.replace(synthetic(50), graphs=(), ops=(), memory=nothing, parity=None, notes=("It raised.",))
     (tmp_path / "empty.html").write_text(page_of(report))
     browser.open(tmp_path / "empty.html")

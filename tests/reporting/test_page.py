@@ -76,7 +76,7 @@ def test_it_is_made_for_people_who_do_not_see_it_and_for_light_and_dark(page, el
     assert {"main", "nav", "header", "aside", "noscript"} <= set(tags) and ("html", {"lang": "en"}) in elements.found
     headings = {attrs["id"] for _, attrs in elements.found if attrs.get("id", "").endswith("-heading")}
     sections = [attrs for tag, attrs in elements.found if tag == "section"]
-    assert len(sections) == 6 and {attrs["aria-labelledby"] for attrs in sections} == headings
+    assert len(sections) == 7 and {attrs["aria-labelledby"] for attrs in sections} == headings
     charts = [attrs for _, attrs in elements.found if attrs.get("class") == "chart"]
     assert len(charts) == 3 and all(attrs["role"] == "img" and attrs["aria-label"] for attrs in charts)
     assert ("meta", {"name": "color-scheme", "content": "light dark"}) in elements.found

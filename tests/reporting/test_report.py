@@ -19,7 +19,7 @@ WIDTH = 32
 def idle():
     """The machine may be busy with other tests, which reports would say."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradc.reporting.collect._MOST_LOAD", float("inf"))
+        patch.setattr("gradc.environment._MOST_LOAD", float("inf"))
         yield
 
 
@@ -51,6 +51,13 @@ def found(tmp_path_factory):
 
 def ops(report, phase):
     return [op for op in report.ops if report.graphs[op.graph].phase is phase and op.num_calls]
+
+
+def test_each_graph_has_its_program_and_each_call_its_place(found):
+    assert all(graph.program.startswith(f"def {graph.phase.value}") for graph in found.graphs)
+    assert found.memory.places == tuple(range(len(found.memory.ops)))
+    eager = found.eager_memory
+    assert len(eager.places) == len(eager.ops) and list(eager.places) == sorted(eager.places)
 
 
 def test_graphs_and_ops(found):

@@ -37,19 +37,18 @@ function positions(sums) {
 function drawMemory() {
   const sums = totals(MEMORY), eager = totals(EAGER_MEMORY);
   const drawn = positions(sums), drawnEager = positions(eager);
-  const end = MEMORY.seconds[MEMORY.seconds.length - 1] || 1, eagerEnd = EAGER_MEMORY.seconds[EAGER_MEMORY.seconds.length - 1] || 1;
   const label = i => MEMORY.ops[i] === null ? MEMORY.phases[i] : `${MEMORY.phases[i]}: ${OPS[MEMORY.ops[i]].short}`;
   const traces = Object.entries(MEMORY.num_bytes).map(([role, series], number) => ({
-    name: role, x: drawn.map(i => 100 * MEMORY.seconds[i] / end), y: drawn.map(i => series[i] / 1e6), text: drawn.map(label), stackgroup: "all", mode: "lines",
+    name: role, x: drawn.map(i => MEMORY.places[i]), y: drawn.map(i => series[i] / 1e6), text: drawn.map(label), stackgroup: "all", mode: "lines",
     line: {width: 0.5, shape: "hv", color: colour(ROLE_COLOURS[number])}, hovertemplate: "%{text}<br>%{y:.3g} MB",
   })).filter(trace => trace.y.some(Boolean));
-  traces.push({name: "all, in eager", x: drawnEager.map(i => 100 * EAGER_MEMORY.seconds[i] / eagerEnd), y: drawnEager.map(i => eager[i] / 1e6), mode: "lines",
+  traces.push({name: "all, in eager", x: drawnEager.map(i => EAGER_MEMORY.places[i]), y: drawnEager.map(i => eager[i] / 1e6), mode: "lines",
     line: {dash: "dot", width: 1.5, color: colour("--text"), shape: "hv"}, hovertemplate: "%{y:.3g} MB"});
-  const peak = 100 * MEMORY.seconds[MEMORY.peak] / end;
+  const peak = MEMORY.places[MEMORY.peak] ?? 0;
   const mark = {type: "line", x0: peak, x1: peak, yref: "paper", y0: 0, y1: 1, line: {color: colour("--bad"), width: 1.5}};
-  const text = {x: peak, y: 1, yref: "paper", yanchor: "bottom", xanchor: peak > 80 ? "right" : "left", showarrow: false, text: `peak: ${size(MEMORY.peak_bytes)}`, font: {color: colour("--bad")}};
-  return Plotly.react("memory-chart", traces, layout({xaxis: {title: {text: "% of the time of all calls"}}, yaxis: {title: {text: "MB"}, rangemode: "tozero"},
-    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 90}, legend: {orientation: "h", y: -0.22, x: 0}}), OPTIONS);
+  const text = {x: peak, y: 1, yref: "paper", yanchor: "bottom", xanchor: peak > 0.8 * MEMORY.places.length ? "right" : "left", showarrow: false, text: `peak: ${size(MEMORY.peak_bytes)}`, font: {color: colour("--bad")}};
+  return Plotly.react("memory-chart", traces, layout({xaxis: {title: {text: "call by call"}}, yaxis: {title: {text: "MB"}, rangemode: "tozero"},
+    shapes: MEMORY.seconds.length ? [mark] : [], annotations: MEMORY.seconds.length ? [text] : [], margin: {l: 60, r: 15, t: 40, b: 90}, legend: {orientation: "h", y: -0.3, x: 0}}), OPTIONS);
 }
 
 // The nested bars: the step, its parts, modules, and the ops of each module by name.

@@ -37,7 +37,7 @@ function showSummary() {
     parityCard(),
     longest ? card("Takes longest", shortName(longest.name), `in ${longest.phase}: ${time(longest.compiled_seconds)} in ${count(longest.num_compiled, "call")}`) : null,
   ];
-  fill("cards", ...cards, dtypeCard(ops), ...DATA.notes.map(note => card("Not found out", "", note)));
+  fill("cards", ...cards, dtypeCard(ops), ...DATA.notes.map(note => card("Note", "", note)));
 }
 
 function parityCard() {
@@ -92,7 +92,8 @@ function spread(seconds) {
 function asMarkdown() {
   const rows = [["", "eager", "compiled"], ["---", "---:", "---:"], ["whole step", time(TIMES.eager), time(TIMES.compiled)],
     ["quartiles", spread(TIMES.eager_spread), spread(TIMES.compiled_spread)], ["most memory at once", size(EAGER_MEMORY.peak_bytes), size(MEMORY.peak_bytes)]];
-  const left = [...TOLD.graph_breaks.map(found => `- graph break: ${found.reason} (${found.where})`), ...TOLD.fallbacks.map(found => `- ran eagerly: ${found.kind} (${found.where})`)];
+  const left = [...TOLD.graph_breaks.map(found => ["graph break", found.reason, found.where]), ...TOLD.fallbacks.map(found => ["ran eagerly", found.kind, found.where])]
+    .map(([how, why, where]) => `- ${how}: ${why}${where ? ` (${where})` : ""}`);
   const head = `**${DATA.title}**, ${DATA.made}, ${DATA.versions}; ${count(TIMES.num_threads, "thread")}, medians of ${TIMES.num_runs}, first step ${time(TIMES.first)}`;
   return [head, "", ...rows.map(row => `| ${row.join(" | ")} |`), "", ...left, ...DATA.notes.map(note => `- ${note}`)].join("\n");
 }
@@ -115,7 +116,7 @@ function showTime() {
   const graphs = DATA.graphs.map((graph, index) => [graph, OPS.filter(op => op.graph === index)]).filter(([graph]) => graph.num_runs);
   const graphColumns = [{title: "graph"}, {title: "ops", right: true}, {title: "runs", right: true}, {title: "gradc, as a whole", right: true},
     {title: "its calls one by one", right: true}, {title: "the same calls in eager", right: true}];
-  const graphRow = ([graph, ops]) => [graph.name, String(ops.length), String(graph.num_runs), time(graph.seconds), time(secondsOf(ops)),
+  const graphRow = ([graph, ops]) => [programLink(graph, graph.name), String(ops.length), String(graph.num_runs), time(graph.seconds), time(secondsOf(ops)),
     time(ops.reduce((sum, op) => sum + (op.eager ?? 0), 0))];
   const opColumns = [{title: "op"}, {title: "part"}, {title: "calls in eager", right: true}, {title: "eager", right: true}, {title: "calls in graphs", right: true}, {title: "in graphs", right: true}];
   const opRow = row => [row.name, row.phase, String(row.num_eager), time(row.eager_seconds), String(row.num_compiled), row.num_compiled ? time(row.compiled_seconds) : "–"];
@@ -133,6 +134,30 @@ function showTime() {
 function phases() {
   const told = TOLD.compile_time;
   return told ? `: Dynamo ${time(told.dynamo)}, forwards ${time(told.forward)}, backwards and all else ${time(told.rest)}` : "";
+}
+
+// To the program of a graph, which opens.
+function programLink(graph, text) {
+  const link = linkTo(`program-${DATA.graphs.indexOf(graph)}`, text);
+  link.addEventListener("click", () => openProgram(link.hash.slice(1)));
+  return link;
+}
+
+function openProgram(id) {
+  const element = document.getElementById(id);
+  if (element?.matches("details.program")) element.open = true;
+}
+
+// The text of a program is put onto the page when it is opened.
+function showPrograms() {
+  const one = (graph, index) => {
+    const number = OPS.filter(op => op.graph === index).length;
+    const element = make("details", {id: `program-${index}`, className: "program"}, make("summary", {}, `${graph.name}, ${count(number, "call")}`));
+    element.addEventListener("toggle", () => element.open && element.childElementCount === 1 && element.append(make("pre", {tabIndex: 0}, graph.program)));
+    return element;
+  };
+  fill("programs-body", make("div", {className: "card"}, ...(DATA.graphs.length ? DATA.graphs.map(one) : [make("p", {}, "None: nothing was compiled.")])));
+  openProgram(location.hash.slice(1));
 }
 
 // Texts that differ in numbers only are one: [the first, all of them].
@@ -164,7 +189,7 @@ function showCaptures() {
       : make("p", {}, "None.")),
     make("div", {className: "card"}, table("Graphs, in the order in which they were made",
       [{title: "graph"}, {title: "made in step", right: true}, {title: "runs in the measured step", right: true}, {title: "why again"}],
-      DATA.graphs.map(graph => [graph.name, String(graph.made_in_step), String(graph.num_runs), graph.reason])))));
+      DATA.graphs.map(graph => [programLink(graph, graph.name), String(graph.made_in_step), String(graph.num_runs), graph.reason])))));
 }
 
 function recapture(first, all) {

@@ -9,6 +9,7 @@ startSearch();
 showMemory();
 showTime();
 showCaptures();
+showPrograms();
 showParity();
 window.addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
   document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -216,7 +216,7 @@ function showDetail(op) {
     ["result", op.made.length ? make("span", {}, ...op.made.flatMap(value => [tensor(value), make("br")])) : "nothing"],
     ["bytes", size(op.bytes)],
     ["module", op.module || "–"],
-    ["graph", DATA.graphs[op.graph].name],
+    ["graph", programLink(DATA.graphs[op.graph], DATA.graphs[op.graph].name)],
     op.node ? ["autograd node", make("code", {}, op.node)] : null,
     op.autocast ? ["autocast", op.autocast] : null,
     ["time", op.seconds === null ? "not run in the measured step" : `${time(op.seconds)}${op.calls > 1 ? ` in ${op.calls} calls` : ""}`],
