@@ -59,6 +59,7 @@ def patches() -> Patches:
             dynamo.answer_as_builtin_types_do(is_ours),
             dynamo.answer_as_in_eager(is_ours),
             dynamo.break_graph_at_methods_of_what_is_no_tensor(is_ours),
+            dynamo.answer_from_caches(is_ours),
             dynamo.break_graph_at_opaque_functions(is_ours),
             dynamo.break_graph_where_arguments_are_written(is_ours),
             dynamo.break_graph_where_eager_is_needed(is_ours),

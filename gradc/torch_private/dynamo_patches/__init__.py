@@ -11,6 +11,7 @@ from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_auto
 from gradc.torch_private.dynamo_patches.backward_calls import ask_before_backward
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
+from gradc.torch_private.dynamo_patches.cached_functions import answer_from_caches
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
 from gradc.torch_private.dynamo_patches.callbacks import find_backends_at_once
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
@@ -104,6 +105,7 @@ __all__ = [
     "add_up_as_python_does",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
+    "answer_from_caches",
     "ask_again",
     "ask_before_backward",
     "ask_for_attributes_as_python_does",
