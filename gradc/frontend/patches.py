@@ -66,6 +66,7 @@ def patches() -> Patches:
             dynamo.break_graph_where_inference_tensors_are_saved(is_ours),
             dynamo.break_graph_where_values_are_read(is_ours),
             dynamo.calculate_with_integers_in_python(is_ours),
+            dynamo.check_values_of_distributions(is_ours),
             dynamo.clear_behind_graphs(is_ours),
             dynamo.join_losses(is_ours, straight_loss),
             dynamo.keep_effects_of_python(is_ours),

@@ -27,6 +27,7 @@ from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_doe
 from gradc.torch_private.dynamo_patches.counts import PICKLING_WARNS, read_counts_without_warnings
 from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
+from gradc.torch_private.dynamo_patches.distributions import check_values_of_distributions
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.dying_guards import keep_guards_that_may_be_asked
 from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
@@ -117,6 +118,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",
     "call_natively",
+    "check_values_of_distributions",
     "clear_behind_graphs",
     "clear_gradients_natively",
     "compile_under_our_settings",
