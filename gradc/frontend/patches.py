@@ -108,6 +108,7 @@ def patches() -> Patches:
             dynamo.leave_kernels_alone(is_ours),
             dynamo.leave_labels_to_profilers(is_ours),
             dynamo.leave_streams_to_python(is_ours),
+            dynamo.make_tensors_of_deques(is_ours),
             dynamo.note_what_others_give_up(is_ours),
             dynamo.pad_without_history(is_ours),
             *((dynamo.read_counts_without_warnings(),) if dynamo.PICKLING_WARNS else ()),

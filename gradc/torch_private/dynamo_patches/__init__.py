@@ -26,6 +26,7 @@ from gradc.torch_private.dynamo_patches.constructors import make_objects_as_pyth
 from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_does
 from gradc.torch_private.dynamo_patches.counts import PICKLING_WARNS, read_counts_without_warnings
 from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
+from gradc.torch_private.dynamo_patches.deques import make_tensors_of_deques
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
 from gradc.torch_private.dynamo_patches.distributions import check_values_of_distributions
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
@@ -170,6 +171,7 @@ __all__ = [
     "look_through_compiled_modules",
     "make_leaves_in_graphs",
     "make_objects_as_python_does",
+    "make_tensors_of_deques",
     "note_what_others_give_up",
     "pad_without_history",
     "read_counts_without_warnings",

@@ -1,4 +1,4 @@
-"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, subclasses of tensors.
+"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, unusual tensors.
 
 Dynamo puts torch's operators in the place of NumPy's functions, and inlines the Python that a TorchScript function was made
 from. Both are other programs: they draw from another generator, and add up in another order. Here such a value is handed on
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy
 import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import LocalSource
+from torch._dynamo.source import AttrSource, LocalSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.lists import BaseListVariable
@@ -69,6 +69,12 @@ SUBCLASS = Kind(
     "gradc leaves tensors whose class has a __torch_function__ or __torch_dispatch__ of its own to Python, which calls it.",
 )
 
+SPARSE = Kind(
+    (torch.Tensor,),
+    "sparse tensor",
+    "gradc leaves calls with sparse tensors to Python; what comes before and after is compiled.",
+)
+
 
 class OpaqueVariable(VariableTracker):
     """A value of which Dynamo knows the type and where it came from. Every method that would look into it ends the graph.
@@ -106,6 +112,7 @@ def _ends_the_graph(name: str) -> Callable[..., NoReturn]:
     return method
 
 
+_SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 _NUMBERS = {numpy.dtype(code).type for code in "bhilqBHILQefd"}
 _QUESTIONS = {
     "call_function",
@@ -125,7 +132,7 @@ setattr(OpaqueVariable, GETATTR, OpaqueVariable.getattr)
 
 
 def leave_closed(is_ours: IsOurs) -> Patch:
-    """Hand on arrays, TorchScript and tensors with code of their own as they are, and end the graph where they are called.
+    """Hand on arrays, TorchScript and unusual tensors as they are, and end the graph where they are called.
 
     The functions of NumPy have a setting of Dynamo's for this, ``trace_numpy``; it says nothing of arrays.
     """
@@ -137,6 +144,8 @@ def leave_closed(is_ours: IsOurs) -> Patch:
             if kind is None or not is_ours(self.tx.output.compiler_fn):
                 return original(self, value)
             self.install_guards(GuardBuilder.TYPE_MATCH)
+            if kind is SPARSE:
+                install_guard(AttrSource(self.source, "layout").make_guard(GuardBuilder.ID_MATCH))
             return OpaqueVariable(value, kind, source=self.source)
 
         return wrap
@@ -163,8 +172,8 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             """Of torch's functions some would tell of a closed tensor that it is none."""
             for value in _leaves([*args, *kwargs.values()]) if is_ours(tx.output.compiler_fn) else ():
-                if isinstance(value, OpaqueVariable) and value.kind is SUBCLASS:
-                    SUBCLASS.end_graph(f"{type(value.value).__name__} as an argument")
+                if isinstance(value, OpaqueVariable) and value.kind in (SUBCLASS, SPARSE):
+                    value.kind.end_graph(f"{type(value.value).__name__} as an argument")
             return original(self, tx, args, kwargs)
 
         return call
@@ -189,7 +198,9 @@ def _leaves(variables: Sequence[Any]) -> Iterator[Any]:
 
 def _kind_of(value: Any) -> Kind | None:
     if isinstance(value, torch.Tensor):
-        return SUBCLASS if runs_code_of_its_own(value) else None
+        if runs_code_of_its_own(value):
+            return SUBCLASS
+        return SPARSE if value.layout in _SPARSE else None
     for kind in (NUMPY, TORCHSCRIPT, RANDOM):
         if isinstance(value, kind.types):
             return kind
