@@ -12,17 +12,19 @@ import dataclasses
 import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy
 import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import AttrSource, LocalSource
+from torch._dynamo.source import AttrSource, CallMethodItemSource, LocalSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.lists import BaseListVariable
 from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._guards import Source
 
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
@@ -79,8 +81,8 @@ SPARSE = Kind(
 class OpaqueVariable(VariableTracker):
     """A value of which Dynamo knows the type and where it came from. Every method that would look into it ends the graph.
 
-    Its own methods are known by name, so that the graph ends where one is called. A number that is no local variable (a
-    constant, or an attribute) goes into calls of torch as Python's own: torch makes the same of both, but for bool and complex.
+    Its own methods are known by name, so that the graph ends where one is called. A number goes into calls of torch as
+    Python's own: torch makes the same of both, but for bool and complex.
     """
 
     def __init__(self, value: Any, kind: Kind, **kwargs: Any) -> None:
@@ -98,9 +100,10 @@ class OpaqueVariable(VariableTracker):
         return GetAttrVariable(self, name)
 
     def as_proxy(self) -> Any:
-        is_number = type(self.value) in _NUMBERS
-        if not is_number or isinstance(self.source, LocalSource):  # a local one tends to be another at each call
+        if type(self.value) not in _NUMBERS:
             self.kind.end_graph(f"{type(self.value).__name__} as an argument")
+        if isinstance(self.source, LocalSource):  # a local one tends to be another at each call
+            return _number_of(self.value, self.source).as_proxy()
         install_guard(self.make_guard(GuardBuilder.EQUALS_MATCH))
         return self.value.item()
 
@@ -188,6 +191,12 @@ def leave_closed(is_ours: IsOurs) -> Patch:
             *replace_tensor_method("__array__", make_array),
         ),
     )
+
+
+def _number_of(value: Any, source: Source) -> VariableTracker:
+    """The Python number that a local number of NumPy's is."""
+    tx = InstructionTranslator.current_tx()
+    return cast(VariableTracker, VariableBuilder(tx, CallMethodItemSource(source))(value.item()).realize())
 
 
 def _leaves(variables: Sequence[Any]) -> Iterator[Any]:
