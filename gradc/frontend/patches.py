@@ -103,6 +103,7 @@ def patches() -> Patches:
             dynamo.leave_calculated_floats_to_python(),
             dynamo.leave_calls_to_function_modes(is_ours),
             dynamo.leave_closed(is_ours),
+            dynamo.take_numbers_in_tensors(is_ours),
             dynamo.take_numpy_arguments(is_ours),
             dynamo.let_python_choose(is_ours),
             dynamo.leave_generators_to_python(is_ours),

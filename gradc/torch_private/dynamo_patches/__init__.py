@@ -66,6 +66,7 @@ from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
+from gradc.torch_private.dynamo_patches.numbers_in_tensors import take_numbers_in_tensors
 from gradc.torch_private.dynamo_patches.numpy_arguments import take_numpy_arguments
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
@@ -192,6 +193,7 @@ __all__ = [
     "take_data_of_subclasses",
     "take_drawn_numbers",
     "take_dual_tensors",
+    "take_numbers_in_tensors",
     "take_numpy_arguments",
     "tell_graph_breaks",
     "tell_skipped_frames",
