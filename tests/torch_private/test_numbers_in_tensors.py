@@ -21,6 +21,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "addcdiv_": lambda p, g, rate: p.addcdiv_(g, g.abs() + 1, value=-rate),
     "addcdiv": lambda p, g, rate: p.addcdiv(g, g.abs() + 1, value=rate),
     "to a view": lambda p, g, rate: p[1:].add_(g[1:], alpha=rate).sum(),
+    "to a view that is returned": lambda p, g, rate: p[1:].add_(g[1:], alpha=rate),
     "of a broadcast": lambda p, g, rate: p.add_(g[0], alpha=rate * 2),
 }
 
@@ -44,7 +45,8 @@ RATES = [torch.tensor(0.1), torch.tensor(0.3), torch.tensor(0.7, dtype=torch.flo
 
 @pytest.mark.parametrize("name", CALLS)
 def test_bits_and_versions(name: str) -> None:
-    check(lambda *args: step_of(CALLS[name], RATES, *args), leaf(67, 3), constant(67, 3))
+    is_left = name.endswith("returned")  # as a view is that was written by any op
+    check(lambda *args: step_of(CALLS[name], RATES, *args), leaf(67, 3), constant(67, 3), allow_fallback=is_left)
 
 
 def test_numbers_that_eager_refuses() -> None:
@@ -91,3 +93,18 @@ def test_what_backward_reads_of_before_is_found_changed() -> None:
         loss.backward()
 
     check(step, leaf(5), constant(5))
+
+
+def test_what_backward_reads_of_the_same_graph_is_found_changed() -> None:
+    def step(compile: Any, p: Tensor, g: Tensor) -> Any:
+        def update(p: Tensor, g: Tensor, rate: Tensor) -> Any:
+            loss, other = (p * p.sin()).sum(), (p * 2).sum()
+            with torch.no_grad():
+                p.add_(g, alpha=rate)
+            return loss, other
+
+        loss, other = compile(update)(p, g, torch.tensor(0.1))
+        other.backward()
+        loss.backward()
+
+    check(step, leaf(5), constant(5), allow_fallback=True)

@@ -42,6 +42,8 @@ def _define(name: str, number: str) -> None:
 
         def fake(*tensors: torch.Tensor, method: str = method, returns: bool = returns) -> Any:
             result = call(method, _any_number_like, *tensors)
+            if not returns:
+                torch.autograd.graph.increment_version(tensors[0])  # as a call above autograd does
             return result if returns else None
 
         _library.define(schema)
