@@ -107,6 +107,7 @@ def patches() -> Patches:
             dynamo.take_numpy_arguments(is_ours),
             dynamo.let_python_choose(is_ours),
             dynamo.leave_generators_to_python(is_ours),
+            dynamo.leave_growing_lists_to_python(is_ours),
             dynamo.leave_kernels_alone(is_ours),
             dynamo.leave_labels_to_profilers(is_ours),
             dynamo.leave_streams_to_python(is_ours),

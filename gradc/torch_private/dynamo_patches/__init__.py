@@ -46,6 +46,7 @@ from gradc.torch_private.dynamo_patches.graph_breaks import (
     break_graph_where_values_are_read,
 )
 from gradc.torch_private.dynamo_patches.grouped_tensors import group_tensors_in_eagers_order
+from gradc.torch_private.dynamo_patches.growing_lists import leave_growing_lists_to_python
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
@@ -163,6 +164,7 @@ __all__ = [
     "leave_calls_to_function_modes",
     "leave_closed",
     "leave_generators_to_python",
+    "leave_growing_lists_to_python",
     "leave_kernels_alone",
     "leave_labels_to_profilers",
     "leave_out_unused_guards",
