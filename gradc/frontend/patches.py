@@ -89,6 +89,7 @@ def patches() -> Patches:
             dynamo.take_changing_integers(is_ours),
             dynamo.take_drawn_numbers(is_ours),
             dynamo.take_dual_tensors(is_ours),
+            dynamo.go_on_in_short_loops(is_ours),
             dynamo.group_tensors_in_eagers_order(is_ours),
             dynamo.guard_attributes_of_empty_dictionaries(),
             dynamo.guard_order_of_written_dictionaries(is_ours),

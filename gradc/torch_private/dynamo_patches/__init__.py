@@ -93,6 +93,7 @@ from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.told_apart import guard_what_is_told_apart
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.unread_elements import keep_unread_elements
+from gradc.torch_private.dynamo_patches.unrolled_loops import go_on_in_short_loops
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
@@ -134,6 +135,7 @@ __all__ = [
     "find_modules_that_have_the_name",
     "give_no_notimplemented",
     "give_what_generators_return",
+    "go_on_in_short_loops",
     "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
