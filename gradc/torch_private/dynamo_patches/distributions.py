@@ -176,7 +176,7 @@ class _Inputs:
         if variable.source:
             install_guard(AttrSource(variable.source, "__dict__").make_guard(GuardBuilder.DICT_KEYS_MATCH))
             names = [*vars(variable.value), *(name for name in names if name not in vars(variable.value))]
-        attributes = {name: self.taken(variable.var_getattr(self._tx, name)) for name in names}
+        attributes = {name: self.taken(getattr(variable, GETATTR)(self._tx, name)) for name in names}
         if None in attributes.values():
             return None
 
