@@ -97,6 +97,37 @@ def test_whole_step(name: str) -> None:
     assert report.fallbacks == by_torch(name)
 
 
+@pytest.mark.parametrize("place", ["first", "last", "none"])
+def test_a_schedule_that_wraps_the_step(place: str) -> None:
+    """It notes in a function of its own that the step was called, and warns where it was not."""
+
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer = optim.Adam(net.parameters())
+        schedule = optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 / (i + 1))
+
+        def train(x: Tensor) -> Tensor:
+            if place == "first":
+                optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            if place == "last":
+                optimizer.zero_grad()
+            return loss
+
+        train, losses = compile(train), []
+        for _ in range(NUM_STEPS):
+            losses.append(train(torch.randn(5, 8)).detach())
+            schedule.step()
+        return losses, states(optimizer), optimizer._opt_called
+
+    check(run, net)
+    torch._dynamo.reset()
+    gradc.counters.clear()
+    run(gradc.compile, net())
+    assert not gradc.counters["uncompiled"] and gradc.counters["optim"]["native steps"] == NUM_STEPS
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_step_alone(name: str) -> None:
     def run(compile: Any, net: nn.Module) -> Any:

@@ -150,3 +150,23 @@ def test_what_runs_while_gradc_compiles_is_told_so_too() -> None:
     gradc.register_backend("asks", backend)
     gradc.compile(lambda x: x * 2, backend="asks")(torch.ones(2))
     assert seen == {"elsewhere": [], "here": []}
+
+
+def test_fullgraph_says_who_asked() -> None:
+    """The way that a library takes when it is compiled could be traced; that of eager cannot."""
+
+    def of_a_library(x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return x.sin()
+        print(x.sum().item() > 0)
+        return x.sin()
+
+    run = gradc.compile(lambda x: of_a_library(x) * 2, fullgraph=True)
+    with pytest.raises(gradc.FallbackError) as caught:
+        run(torch.ones(3))
+    told = [line for line in str(caught.value).splitlines() if "is_compiling() is False, as in eager" in line]
+    assert len(told) == 1 and f"{__file__}:" in told[0] and "in of_a_library" in told[0]
+    run = gradc.compile(lambda x: [print(x.sum().item() > 0), x.sin()][1], fullgraph=True)
+    with pytest.raises(gradc.FallbackError) as caught:
+        run(torch.ones(3))
+    assert "is_compiling" not in str(caught.value)

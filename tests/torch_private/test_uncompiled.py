@@ -71,7 +71,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[[Tensor], Any]], str]] = {
     "print": (lambda: gradc.compile(prints), "Failed to trace builtin operator"),
     "generator": (lambda: lambda x, run=gradc.compile(generates): list(run(x)), "Attempt to trace generator"),
     "recurrent": (lambda: gradc.compile(Recurrent()), "gradc: recurrence of many steps"),
-    "sparse": (lambda: lambda x, run=gradc.compile(doubled): run(x.to_sparse_csr()), "Attempted to wrap sparse Tensor"),
+    "sparse": (lambda: lambda x, run=gradc.compile(doubled): run(x.to_sparse_csr()), "gradc: sparse tensor"),
     "vmap": (lambda: transformed(torch.func.vmap), "Unsupported functorch tracing attempt"),
     "grad": (lambda: transformed(torch.func.grad), "Unsupported functorch tracing attempt"),
     "jvp": (lambda: transformed(forward_mode), "Unsupported functorch tracing attempt"),

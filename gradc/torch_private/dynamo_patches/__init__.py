@@ -11,6 +11,7 @@ from gradc.torch_private.dynamo_patches.autocast_blocks import leave_broken_auto
 from gradc.torch_private.dynamo_patches.backward_calls import ask_before_backward
 from gradc.torch_private.dynamo_patches.budgets import compile_within_budgets
 from gradc.torch_private.dynamo_patches.builtin_types import answer_as_builtin_types_do
+from gradc.torch_private.dynamo_patches.cached_functions import answer_from_caches
 from gradc.torch_private.dynamo_patches.calculated_floats import leave_calculated_floats_to_python
 from gradc.torch_private.dynamo_patches.callbacks import find_backends_at_once
 from gradc.torch_private.dynamo_patches.calls import call_natively, guard_module_hooks, skip_frames_of
@@ -25,7 +26,9 @@ from gradc.torch_private.dynamo_patches.constructors import make_objects_as_pyth
 from gradc.torch_private.dynamo_patches.copies import copy_objects_as_python_does
 from gradc.torch_private.dynamo_patches.counts import PICKLING_WARNS, read_counts_without_warnings
 from gradc.torch_private.dynamo_patches.delegation import give_what_generators_return
+from gradc.torch_private.dynamo_patches.deques import make_tensors_of_deques
 from gradc.torch_private.dynamo_patches.dictionary_views import see_dictionaries_through_their_views
+from gradc.torch_private.dynamo_patches.distributions import check_values_of_distributions
 from gradc.torch_private.dynamo_patches.dual_tensors import take_dual_tensors
 from gradc.torch_private.dynamo_patches.dying_guards import keep_guards_that_may_be_asked
 from gradc.torch_private.dynamo_patches.empty_dictionaries import guard_attributes_of_empty_dictionaries
@@ -43,6 +46,7 @@ from gradc.torch_private.dynamo_patches.graph_breaks import (
     break_graph_where_values_are_read,
 )
 from gradc.torch_private.dynamo_patches.grouped_tensors import group_tensors_in_eagers_order
+from gradc.torch_private.dynamo_patches.growing_lists import leave_growing_lists_to_python
 from gradc.torch_private.dynamo_patches.identity import tell_tensors_apart
 from gradc.torch_private.dynamo_patches.inference_tensors import break_graph_where_inference_tensors_are_saved
 from gradc.torch_private.dynamo_patches.inner_gradients import trace_inner_gradients
@@ -63,6 +67,8 @@ from gradc.torch_private.dynamo_patches.modules_by_name import find_modules_that
 from gradc.torch_private.dynamo_patches.native_optimizers import compiled_as_the_caller, run_optimizers_natively
 from gradc.torch_private.dynamo_patches.native_zero_grad import clear_gradients_natively
 from gradc.torch_private.dynamo_patches.nested import keep_what_gradc_compiled
+from gradc.torch_private.dynamo_patches.numbers_in_tensors import take_numbers_in_tensors
+from gradc.torch_private.dynamo_patches.numpy_arguments import take_numpy_arguments
 from gradc.torch_private.dynamo_patches.opaque import leave_closed
 from gradc.torch_private.dynamo_patches.operators import resume_behind_operators
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD_FIRST, run_optimizers_eagerly
@@ -87,6 +93,7 @@ from gradc.torch_private.dynamo_patches.tensor_state import read_from_the_tensor
 from gradc.torch_private.dynamo_patches.told_apart import guard_what_is_told_apart
 from gradc.torch_private.dynamo_patches.uncompiled import tell_graph_breaks, tell_skipped_frames
 from gradc.torch_private.dynamo_patches.unread_elements import keep_unread_elements
+from gradc.torch_private.dynamo_patches.unrolled_loops import go_on_in_short_loops
 from gradc.torch_private.dynamo_patches.unused_work import leave_out_unused_guards, leave_out_unused_work
 from gradc.torch_private.dynamo_patches.warned_calls import warn_at_each_call
 from gradc.torch_private.dynamo_patches.whole_calls import keep_ops_whole, keep_views_in_graphs, unpack_whole_tensors
@@ -104,6 +111,7 @@ __all__ = [
     "add_up_as_python_does",
     "answer_as_builtin_types_do",
     "answer_as_in_eager",
+    "answer_from_caches",
     "ask_again",
     "ask_before_backward",
     "ask_for_attributes_as_python_does",
@@ -115,6 +123,7 @@ __all__ = [
     "break_graph_where_values_are_read",
     "calculate_with_integers_in_python",
     "call_natively",
+    "check_values_of_distributions",
     "clear_behind_graphs",
     "clear_gradients_natively",
     "compile_under_our_settings",
@@ -126,6 +135,7 @@ __all__ = [
     "find_modules_that_have_the_name",
     "give_no_notimplemented",
     "give_what_generators_return",
+    "go_on_in_short_loops",
     "group_tensors_in_eagers_order",
     "guard_attributes_of_empty_dictionaries",
     "guard_class_attributes",
@@ -156,6 +166,7 @@ __all__ = [
     "leave_calls_to_function_modes",
     "leave_closed",
     "leave_generators_to_python",
+    "leave_growing_lists_to_python",
     "leave_kernels_alone",
     "leave_labels_to_profilers",
     "leave_out_unused_guards",
@@ -166,6 +177,7 @@ __all__ = [
     "look_through_compiled_modules",
     "make_leaves_in_graphs",
     "make_objects_as_python_does",
+    "make_tensors_of_deques",
     "note_what_others_give_up",
     "pad_without_history",
     "read_counts_without_warnings",
@@ -185,6 +197,8 @@ __all__ = [
     "take_data_of_subclasses",
     "take_drawn_numbers",
     "take_dual_tensors",
+    "take_numbers_in_tensors",
+    "take_numpy_arguments",
     "tell_graph_breaks",
     "tell_skipped_frames",
     "tell_tensors_apart",

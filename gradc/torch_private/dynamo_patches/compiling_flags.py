@@ -1,6 +1,7 @@
 """``torch.compiler.is_compiling()`` and its like in code that gradc compiles: False, as in eager.
 
-Libraries take another way where they are told that they are compiled: one that rounds otherwise, or draws other numbers.
+Libraries take another way where they are told that they are compiled: one that rounds otherwise, or draws other numbers. Under
+``fullgraph=True`` the way of eager may be one that Dynamo cannot trace; ``advice_for`` says so where that raises.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,10 +35,29 @@ _QUESTIONS = (
     activation._is_make_fx_tracing,
 )
 _TORCH = os.path.dirname(torch.__file__)
+_OF_TORCH = os.path.join(_TORCH, "")
+_asked = threading.local()  # where: the last code that was answered
 _OPERATORS = tuple(  # what asks in order to become an operator, or is Dynamo's own: there is no other way through it
     os.path.join(_TORCH, *name.split("/"))
     for name in ("_higher_order_ops/", "_functorch/", "_dynamo/", "nn/attention/flex_attention.py")
 )
+
+
+def forget_who_asked() -> None:
+    """Before a function is traced."""
+    _asked.__dict__.clear()
+
+
+def advice_for(advice: str) -> str:
+    """``advice`` on what could not be traced, and who asked in this trace whether it is compiled."""
+    where = getattr(_asked, "where", None)
+    if where is None:
+        return advice
+    told = (
+        f"It may have come here since torch.compiler.is_compiling() is False, as in eager ({where}):\n"
+        "  leave out fullgraph=True, compile what is called before and after apart, or write the way that can be traced."
+    )
+    return f"{advice}\n  {told}" if advice else told
 
 
 def answer_as_in_eager(is_ours: IsOurs) -> Patch:
@@ -50,7 +71,11 @@ def answer_as_in_eager(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def answer(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
             is_told = is_ours(tx.output.compiler_fn) and not _is_operator(tx.f_code)
-            return VariableTracker.build(tx, False) if is_told else original(self, tx, *args, **kwargs)
+            if not is_told:
+                return original(self, tx, *args, **kwargs)
+            if not tx.f_code.co_filename.startswith(_OF_TORCH):
+                _asked.where = f"File: {tx.f_code.co_filename}:{tx.current_instruction.positions.lineno} in {tx.f_code.co_name}"
+            return VariableTracker.build(tx, False)
 
         return answer
 

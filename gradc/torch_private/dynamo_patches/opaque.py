@@ -1,4 +1,4 @@
-"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, subclasses of tensors.
+"""What Dynamo is not to look into, and what runs as it is, between two graphs: NumPy, TorchScript, unusual tensors.
 
 Dynamo puts torch's operators in the place of NumPy's functions, and inlines the Python that a TorchScript function was made
 from. Both are other programs: they draw from another generator, and add up in another order. Here such a value is handed on
@@ -12,17 +12,19 @@ import dataclasses
 import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy
 import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import LocalSource
+from torch._dynamo.source import AttrSource, CallMethodItemSource, LocalSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.lists import BaseListVariable
 from torch._dynamo.variables.misc import GetAttrVariable, NumpyVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._guards import Source
 
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
@@ -69,12 +71,18 @@ SUBCLASS = Kind(
     "gradc leaves tensors whose class has a __torch_function__ or __torch_dispatch__ of its own to Python, which calls it.",
 )
 
+SPARSE = Kind(
+    (torch.Tensor,),
+    "sparse tensor",
+    "gradc leaves calls with sparse tensors to Python; what comes before and after is compiled.",
+)
+
 
 class OpaqueVariable(VariableTracker):
     """A value of which Dynamo knows the type and where it came from. Every method that would look into it ends the graph.
 
-    Its own methods are known by name, so that the graph ends where one is called. A number that is no local variable (a
-    constant, or an attribute) goes into calls of torch as Python's own: torch makes the same of both, but for bool and complex.
+    Its own methods are known by name, so that the graph ends where one is called. A number goes into calls of torch as
+    Python's own: torch makes the same of both, but for bool and complex.
     """
 
     def __init__(self, value: Any, kind: Kind, **kwargs: Any) -> None:
@@ -92,9 +100,10 @@ class OpaqueVariable(VariableTracker):
         return GetAttrVariable(self, name)
 
     def as_proxy(self) -> Any:
-        is_number = type(self.value) in _NUMBERS
-        if not is_number or isinstance(self.source, LocalSource):  # a local one tends to be another at each call
+        if type(self.value) not in _NUMBERS:
             self.kind.end_graph(f"{type(self.value).__name__} as an argument")
+        if isinstance(self.source, LocalSource):  # a local one tends to be another at each call
+            return _number_of(self.value, self.source).as_proxy()
         install_guard(self.make_guard(GuardBuilder.EQUALS_MATCH))
         return self.value.item()
 
@@ -106,6 +115,7 @@ def _ends_the_graph(name: str) -> Callable[..., NoReturn]:
     return method
 
 
+_SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 _NUMBERS = {numpy.dtype(code).type for code in "bhilqBHILQefd"}
 _QUESTIONS = {
     "call_function",
@@ -125,7 +135,7 @@ setattr(OpaqueVariable, GETATTR, OpaqueVariable.getattr)
 
 
 def leave_closed(is_ours: IsOurs) -> Patch:
-    """Hand on arrays, TorchScript and tensors with code of their own as they are, and end the graph where they are called.
+    """Hand on arrays, TorchScript and unusual tensors as they are, and end the graph where they are called.
 
     The functions of NumPy have a setting of Dynamo's for this, ``trace_numpy``; it says nothing of arrays.
     """
@@ -137,6 +147,8 @@ def leave_closed(is_ours: IsOurs) -> Patch:
             if kind is None or not is_ours(self.tx.output.compiler_fn):
                 return original(self, value)
             self.install_guards(GuardBuilder.TYPE_MATCH)
+            if kind is SPARSE:
+                install_guard(AttrSource(self.source, "layout").make_guard(GuardBuilder.ID_MATCH))
             return OpaqueVariable(value, kind, source=self.source)
 
         return wrap
@@ -163,8 +175,8 @@ def leave_closed(is_ours: IsOurs) -> Patch:
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             """Of torch's functions some would tell of a closed tensor that it is none."""
             for value in _leaves([*args, *kwargs.values()]) if is_ours(tx.output.compiler_fn) else ():
-                if isinstance(value, OpaqueVariable) and value.kind is SUBCLASS:
-                    SUBCLASS.end_graph(f"{type(value.value).__name__} as an argument")
+                if isinstance(value, OpaqueVariable) and value.kind in (SUBCLASS, SPARSE):
+                    value.kind.end_graph(f"{type(value.value).__name__} as an argument")
             return original(self, tx, args, kwargs)
 
         return call
@@ -181,6 +193,12 @@ def leave_closed(is_ours: IsOurs) -> Patch:
     )
 
 
+def _number_of(value: Any, source: Source) -> VariableTracker:
+    """The Python number that a local number of NumPy's is."""
+    tx = InstructionTranslator.current_tx()
+    return cast(VariableTracker, VariableBuilder(tx, CallMethodItemSource(source))(value.item()).realize())
+
+
 def _leaves(variables: Sequence[Any]) -> Iterator[Any]:
     """Arguments, and what is in a list or tuple among them."""
     for variable in map(VariableTracker.realize, variables):
@@ -189,7 +207,9 @@ def _leaves(variables: Sequence[Any]) -> Iterator[Any]:
 
 def _kind_of(value: Any) -> Kind | None:
     if isinstance(value, torch.Tensor):
-        return SUBCLASS if runs_code_of_its_own(value) else None
+        if runs_code_of_its_own(value):
+            return SUBCLASS
+        return SPARSE if value.layout in _SPARSE else None
     for kind in (NUMPY, TORCHSCRIPT, RANDOM):
         if isinstance(value, kind.types):
             return kind

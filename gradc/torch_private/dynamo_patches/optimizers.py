@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
+from torch._dynamo.variables import SkipFunctionVariable
 from torch._dynamo.variables.constant import ConstantVariable
 
 from gradc.torch_private.dynamo_names import FUNCTIONS
@@ -40,15 +41,21 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None], qu
                     return ConstantVariable.create(None)
                 _end_at_zero_grad(tx)
             if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
-                is_native = getattr(self.fn, "__wrapped__", None) in known_steps()
-                end_graph(
-                    _NATIVE_STEP if is_native else "optimizer",
-                    "gradc runs the steps of optimizers as eager does.",
-                    self.fn.__name__,
-                )
+                _end_at_step(self.fn)
             return original(self, tx, *args, **kwargs)
 
         return inline
+
+    def make_skipped(original: Method) -> Method:
+        """A scheduler notes in a wrapper of the optimizer's step that it was called."""
+
+        @functools.wraps(original)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if hasattr(self.value, "_wrapped_by_lr_sched") and is_ours(tx.output.compiler_fn):
+                _end_at_step(self.value.__wrapped__)
+            return original(self, tx, *args, **kwargs)
+
+        return call
 
     def make_convert(original: Method) -> Method:
         @functools.wraps(original)
@@ -71,8 +78,18 @@ def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None], qu
     return Patch(
         "run_optimizers_eagerly",
         "Under Dynamo torch's optimizers take other branches, which round otherwise: they ask torch.compiler.is_compiling().",
-        (*(Replace(kind, "call_function", make_inline) for kind in FUNCTIONS), Replace(ConvertFrame, "__call__", make_convert)),
+        (
+            *(Replace(kind, "call_function", make_inline) for kind in FUNCTIONS),
+            Replace(SkipFunctionVariable, "call_function", make_skipped),
+            Replace(ConvertFrame, "__call__", make_convert),
+        ),
     )
+
+
+def _end_at_step(step: Any) -> NoReturn:
+    is_native = getattr(step, "__wrapped__", None) in known_steps()
+    name = _NATIVE_STEP if is_native else "optimizer"
+    end_graph(name, "gradc runs the steps of optimizers as eager does.", step.__name__)
 
 
 def _end_at_zero_grad(tx: Any) -> NoReturn:

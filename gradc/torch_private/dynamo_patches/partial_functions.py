@@ -39,7 +39,7 @@ def guard_where_functions_raise(is_ours: IsOurs) -> Patch:
             if _is_partial(function) and args and is_ours(tx.output.compiler_fn):
                 numbers = [arg.realize() for arg in args]
                 _guard(function, numbers)
-                if any(type(number) is FloatVariable for number in numbers) and _is_waited_for(tx):
+                if any(type(number) is FloatVariable for number in numbers) and is_waited_for(tx):
                     name = getattr(function, "__name__", str(function))
                     end_graph("function that may raise", "Python calls it inside of its try or with.", name)
             return original(self, tx, args, kwargs)
@@ -80,7 +80,7 @@ def _is_natural(exponent: Any) -> bool:
     return type(exponent) is ConstantVariable and isinstance(exponent.value, int | float) and exponent.value >= 0
 
 
-def _is_waited_for(tx: Any) -> bool:
+def is_waited_for(tx: Any) -> bool:
     """Whether an except or finally stands around what is traced now, in this function or in one that it was inlined into."""
     while tx is not None:
         blocks = {

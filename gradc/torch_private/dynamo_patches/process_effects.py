@@ -20,8 +20,8 @@ from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 def leave_the_process_as_it_is(is_ours: IsOurs) -> Patch:
     """Compile without Dynamo's changes of torch; they come with the first thing that another backend compiles.
 
-    Distributions then check their arguments in compiled code too, which ends the graph. What TorchScript or FX traces inside
-    is left as it is: Dynamo's changes kept it out of compiled code.
+    Distributions then check their arguments in compiled code too: see ``distributions.py``. What TorchScript or FX traces
+    inside is left as it is: Dynamo's changes kept it out of compiled code.
     """
 
     def make_init(original: Method) -> Method:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -14,7 +16,7 @@ from torch._dynamo.variables.tensor import TensorVariable
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.cleared_first import note_read
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import was_called_in_inference_mode
+from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc, was_called_in_inference_mode
 from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
@@ -26,7 +28,10 @@ _NOTHING = ("CACHE", "NOP", "EXTENDED_ARG")
 
 
 def read_from_the_tensor(is_ours: IsOurs) -> Patch:
-    """End the graph where ``_version``, ``_base``, ``data``, ``is_inference`` or ``grad`` of no leaf is read, or ``data`` set.
+    """End the graph where ``_version``, ``_base``, ``is_inference`` or ``grad`` of no leaf is read, or ``data`` is set.
+
+    ``data`` of a tensor from outside is another input of the graph, whose writes count by themselves as in eager; two that are
+    returned are one. That of a tensor made inside ends the graph, too.
 
     In inference mode also where it is asked whether a call was recorded, as with ``requires_grad``: there none is.
 
@@ -50,7 +55,7 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
         @functools.wraps(original)
         def data(self: Any, tx: Any) -> Any:
             if is_ours(tx.output.compiler_fn):
-                end_graph("data", "What is written into x.data does not count as a change of x.")
+                return _data_of(self, tx)
             return original(self, tx)
 
         return data
@@ -112,12 +117,25 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
 
         return node
 
+    def make_guard(original: Method) -> Method:
+        @functools.wraps(original)
+        def tensor_match(self: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
+            """``x.data`` is a new tensor each time: one that is gone leaves its address to the next."""
+            names, guards = self.no_tensor_aliasing_names, self.no_tensor_aliasing_guard_managers
+            before = len(names)
+            original(self, guard, *args, **kwargs)
+            if _is_data(guard.originating_source) and is_compiling_for_gradc():
+                del names[before:], guards[before:]
+
+        return tensor_match
+
     return Patch(
         "read_from_the_tensor",
         "Of a tensor inside a graph Dynamo knows another version than eager, or the node of a segment; it forgets a warning.",
         (
             Replace(TensorVariable, "method_attr__version", make_version),
             Replace(TensorVariable, "method_attr_data", make_data),
+            Replace(GuardBuilder, "TENSOR_MATCH", make_guard),
             Replace(SetAttrBuiltinVariable, "_call_setattr", make_set),
             *replace_tensor_method("is_inference", make_is_inference),
             Replace(TensorVariable, "method_attr_grad", make_grad),
@@ -125,6 +143,24 @@ def read_from_the_tensor(is_ours: IsOurs) -> Patch:
             Replace(TensorVariable, GETATTR, make_attribute),
         ),
     )
+
+
+def _data_of(variable: Any, tx: Any) -> Any:
+    """``x.data`` of a tensor from outside, read again when the graph begins: a tensor with a version of its own."""
+    is_outside = variable.source and type(variable) is TensorVariable and variable.as_proxy().node.op == "placeholder"
+    value: Any = tx.output.resolve_source_value(variable.source) if is_outside else None
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_inference():
+        end_graph("data", "What is written into x.data does not count as a change of x.")
+    held: dict[Any, torch.Tensor] = vars(tx.output).setdefault("gradc_data", {})  # or others would get their ids
+    source = AttrSource(variable.source, "data")
+    while source in held:  # x.data.data is another tensor, as is each x.data
+        source = AttrSource(source, "data")
+    held[source] = value.data
+    return VariableBuilder(tx, source)(held[source]).realize()
+
+
+def _is_data(source: Any) -> bool:
+    return isinstance(source, AttrSource) and source.member == "data"
 
 
 def _is_compared_with_none(tx: Any) -> bool:

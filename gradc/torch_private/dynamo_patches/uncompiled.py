@@ -31,6 +31,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
+from gradc.torch_private.dynamo_patches.compiling_flags import advice_for, forget_who_asked
 from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS, MOST_QUIET_CALLS, counted
 from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
@@ -123,10 +124,12 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
             if not is_ours(self):
                 return original(self, frame, *args)
             left.pop(code, None)
+            forget_who_asked()
             try:
                 return original(self, frame, *args)
             except (Unsupported, FailOnRecompileLimitHit) as error:  # under fullgraph=True
-                if tell := teller(_failed(error, frame), self):
+                found = _failed(error, frame)
+                if tell := teller(dataclasses.replace(found, advice=advice_for(found.advice)), self):
                     tell()
                 raise
             finally:
