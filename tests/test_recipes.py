@@ -16,6 +16,8 @@ from tests.compilers import find
 from tests.drawn import one_in
 from tests.oracle import check
 
+pytestmark = one_in(3)  # they take seconds each
+
 NUM_STEPS = 4
 Step = Callable[..., Any]
 Recipe = Callable[[Callable[..., Any]], tuple[Step, Callable[[int], tuple[Any, ...]], dict[str, Any]]]

@@ -177,10 +177,10 @@ class _Entry:
         return found is self.result or (type(found) in (int, str) and type(found) is type(self.result) and found == self.result)
 
     def guard(self, builder: Any, guard: Any) -> None:
-        """Add the guard: Dynamo calls this when all is traced."""
+        """Add the guard, behind all others: where one of them fails, nothing is asked. Dynamo calls this when all is traced."""
         name = getattr(self.cached, "__qualname__", "a cache")
         told = [f"the cache of {name} has what it had"]
-        builder.guard_manager.root.add_lambda_guard(lambda _: self.is_as_traced(), told, guard.user_stack)
+        builder.guard_manager.root.add_epilogue_lambda_guard(lambda _: self.is_as_traced(), told, guard.user_stack)
 
 
 def _entries_of(cached: Any) -> dict[Any, Any] | None:
