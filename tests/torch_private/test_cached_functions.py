@@ -302,3 +302,25 @@ def test_sizes_that_change() -> None:
         return [run(x[:size]) for size in (4, 6, 8, 6, 10, 4)]
 
     check(step, leaf(12, 2), allow_fallback=True)
+
+
+def test_how_often_a_cache_was_asked_where_tracing_begins_again() -> None:
+    """A graph that ends is traced twice, and Dynamo asks its guards twice; a graph that does not fit asks nothing."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        @functools.lru_cache(2)
+        def table(number: int) -> float:
+            return number * 1.5
+
+        def function(x: torch.Tensor, n: int, a: float = 0.5) -> Any:
+            y = x * table(abs(n - 3)) + table(n)
+            pairs = [("b", 1 - a), ("a", 2.0)]
+            pairs.sort(key=lambda pair: pair[1])
+            return x * float((y * pairs[0][1]).detach().mean())
+
+        run, seen = compile(function), []
+        for argument, n, a in ((x, 3, 0.5), (x.detach(), 3, -0.25), (x, 4, -0.25), (x, 3, 0.5)):
+            seen.append((run(argument, n, a), tuple(table.cache_info())))
+        return seen
+
+    check(step, leaf(3))

@@ -6,6 +6,7 @@ Each program is a function that makes what it works on and returns (what is comp
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import time
 import warnings
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 import gradc
-from tests.oracle import check, leaf
+from tests.oracle import check, constant, leaf
 
 NUM_CALLS = 4
 Program = Callable[[], tuple[Callable[[torch.Tensor], Any], Callable[[], Any]]]
@@ -426,3 +427,38 @@ def test_dynamo_does_not_warn_of_what_it_cannot_trace() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(torch.ones(4))
+
+
+ENDS = {"tensor": lambda x: x.sum() > 0, "list": lambda x: [], "item": lambda x: (x.sum() > 0).item()}
+
+
+@pytest.mark.parametrize("name", ["move_to_end", "popitem"])
+@pytest.mark.parametrize("last", ENDS.values(), ids=ENDS)
+def test_an_end_of_a_dictionary_that_hangs_on_a_value(name, last):
+    """Dynamo took the last one, whatever it was."""
+
+    def calls(compile, x):
+        def function(order, x):
+            taken = getattr(order, name)(*["first"] * (name == "move_to_end"), last=last(x))
+            return x * next(iter(order.values())), taken
+
+        orders = [collections.OrderedDict(first=1.5, second=0.5, third=2.0) for _ in range(4)]
+        run = compile(function)
+        return [run(order, factor * x) for order, factor in zip(orders, (1, -1, 1, -1))], [[*order.items()] for order in orders]
+
+    check(calls, constant(2))
+
+
+@pytest.mark.parametrize("item", [lambda x: x.sum(), lambda x: 2, lambda x: x], ids=["tensor", "number", "no truth"])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_how_often_there_is_a_tensor(item, kind):
+    """Dynamo added up what ``==`` gives: a tensor, and where Python raises that it is no truth nothing was raised."""
+
+    def calls(compile, x):
+        run, found = compile(lambda x: (kind([x.sum(), 2, x * 1]).count(item(x)), x * 2)), []
+        for factor in (1, -1, 1):
+            with contextlib.suppress(RuntimeError):
+                found.append(run(factor * x))
+        return found, len(found)
+
+    check(calls, constant(2))

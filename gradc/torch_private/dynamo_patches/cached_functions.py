@@ -31,6 +31,7 @@ from torch._dynamo.variables.functions import WrapperUserFunctionVariable
 from torch._dynamo.variables.lists import SizeVariable, TupleVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+from torch._guards import CompileContext
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.hidden_tensors import reach_tensors
@@ -131,6 +132,7 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
         return None
     if not is_found or reach_tensors([result := entry.result]):
         return None
+    entry.note(tx)
     install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
     tx.output.guards.add(GlobalStateSource().make_guard(entry.guard))
     if isinstance(result, _SCALARS):
@@ -140,6 +142,9 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
     )
 
 
+_made: dict[Any, set[Any]] = {}  # by what is compiled now: the calls that tracing it has made
+
+
 class _Entry:
     """One entry of a cache: its arguments, and what it was when the function was traced."""
 
@@ -147,14 +152,14 @@ class _Entry:
         self.cached, self.args, self.named = cached, args, named
         self.entries, self.key = _entries_of(cached), _key_of(args, named, cached.cache_parameters()["typed"])
         self.result: Any = None
-        self.is_new = False
+        self.is_counted = False  # the call for which the function is compiled
 
     def is_there(self) -> bool:
         return self.entries is not None and self.key in self.entries
 
     def make(self) -> bool:
         """Call the function: this is the first call's own. False if the cache does not keep what it returns."""
-        self.result, self.is_new = self.cached(*self.args, **self.named), True
+        self.result, self.is_counted = self.cached(*self.args, **self.named), True
         return self.is_there()
 
     def take(self) -> bool:
@@ -166,13 +171,24 @@ class _Entry:
         self.result = next((result for each, result in itertools.pairwise(held) if each is key), self)
         return self.result is not self
 
+    def note(self, tx: Any) -> None:
+        """Remember that this call was made, where the trace begins again: then the cache has the answer."""
+        compile_id, made = CompileContext.current_compile_id(), (id(self.cached), self.key)
+        if self.is_counted:
+            _made.setdefault(compile_id, set()).add(made)
+        seen: set[Any] = vars(tx.output).setdefault("gradc_cached", set())
+        self.is_counted = made in _made.get(compile_id, ()) and made not in seen
+        seen.add(made)
+        for old in [each for each in _made if each != compile_id]:
+            del _made[old]
+
     def is_as_traced(self) -> bool:
         """Counts as a call, as the one that comes next does: a bounded cache throws out what was asked for longest ago."""
         if not self.is_there():
             return False
-        if self.is_new:  # Dynamo asks its guards when it has made them
-            self.is_new = False
+        if self.is_counted and CompileContext.try_get() is not None:  # Dynamo asks its guards when it has made them, or twice
             return True
+        self.is_counted = True
         found = self.cached(*self.args, **self.named)
         return found is self.result or (type(found) in (int, str) and type(found) is type(self.result) and found == self.result)
 

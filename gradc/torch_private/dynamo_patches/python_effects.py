@@ -18,14 +18,20 @@ from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
 
+_WITH_LAST = {"move_to_end": 1, "popitem": 0}  # methods of an OrderedDict: the place of ``last`` among the arguments
+
 
 def keep_effects_of_python(is_ours: IsOurs) -> Patch:
     """Leave code alone with ``weakref.ref``, or that writes into a ``MappingProxyType``, and guard what is looked for."""
 
     def make_moved(original: Method) -> Method:
         @functools.wraps(original)
-        def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, tx, name, *args, **kwargs)
+        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            if name in _WITH_LAST and is_ours(tx.output.compiler_fn):
+                last = kwargs.get("last") or next(iter(args[_WITH_LAST[name] :]), None)
+                if last is not None and not last.realize().is_python_constant():
+                    end_graph("end of a dictionary that hangs on a value", "Dynamo takes the last one, whatever it is.", name)
+            result = original(self, tx, name, args, kwargs)
             if name == "move_to_end" and is_ours(tx.output.compiler_fn):
                 (getattr(self, "_base_vt", None) or self).should_reconstruct_all = True
             return result

@@ -1,4 +1,7 @@
-"""``sum``, which is no chain of ``+``: Python refuses strings and, from 3.12 on, corrects what floats lose by rounding."""
+"""``sum``, which is no chain of ``+``: Python refuses strings and, from 3.12 on, corrects what floats lose by rounding.
+
+And ``count``, which is no ``sum``: Python asks each item whether it equals, and counts.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.functions import PolyfilledFunctionVariable, UserFunctionVariable
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
@@ -26,6 +30,8 @@ def add_up_as_python_does(is_ours: IsOurs) -> Patch:
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if self.fn is operator.countOf and _has_tensor(args) and is_ours(tx.output.compiler_fn):
+                end_graph("count of tensors", "Python looks at the values.")
             if self.fn is not builtins.sum or not args or not is_ours(tx.output.compiler_fn):
                 return original(self, tx, args, kwargs)
             start = args[1] if len(args) > 1 else kwargs.get("start")
@@ -47,6 +53,11 @@ def add_up_as_python_does(is_ours: IsOurs) -> Patch:
         "Dynamo has sum as a chain of +: of floats it rounds otherwise than Python from 3.12 on, and it takes strings.",
         (Replace(PolyfilledFunctionVariable, "call_function", make),),
     )
+
+
+def _has_tensor(args: Iterable[VariableTracker]) -> bool:
+    """Among them, or among the items of those that are lists or tuples."""
+    return any(arg.realize().is_tensor() or any(issubclass(kind, torch.Tensor) for kind in _kinds_of(arg)) for arg in args)
 
 
 def _kinds_of(numbers: VariableTracker) -> set[type]:
