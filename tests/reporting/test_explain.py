@@ -252,3 +252,10 @@ def test_what_is_captured_again_has_a_place_and_a_cure():
 def test_advice_names_no_setting_that_gradc_switched_off():
     assert _names_our_setting("Set `torch._dynamo.config.trace_numpy` to True to trace numpy functions.")
     assert not _names_our_setting("Set torch._dynamo.config.recompile_limit higher.")
+
+
+@pytest.mark.parametrize("function", [lambda x: x * x.sum().item(), lambda x: x[x > 0].sum()], ids=["item", "mask"])
+def test_advice_names_no_setting_under_which_all_would_run_eagerly(function):
+    """Dynamo advises to let values into graphs, of which Programs know none: the whole graph ran eagerly then."""
+    (found,) = gradc.explain(function)(torch.ones(3, requires_grad=True)).graph_breaks
+    assert found.advice and "torch._dynamo.config" not in found.advice

@@ -55,6 +55,10 @@ _NO_TENSORS = "no tensor-related objects found in frame"
 _GRADC = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _LIBRARIES = (os.path.join(os.path.dirname(torch.__file__), ""), os.path.join(_GRADC, ""), "<frozen", "<eval_with_key>")
 _GENERIC = [hints for hints in vars(graph_break_hints).values() if isinstance(hints, list)]
+_OUR_ADVICE = {  # where Dynamo advises to set what puts values into graphs, which then run eagerly as a whole
+    "capture_scalar_outputs": "Keep the tensor, loss.detach(), and read the number outside; or now and then.",
+    "capture_dynamic_output_shape_ops": "torch.where, or a sum with weights, has one size whatever the values are.",
+}
 _GENERIC_HINTS = {" ".join(hint.split()) for hints in _GENERIC for hint in hints}
 _LIMIT = "Dynamo recompile limit exceeded"
 
@@ -256,7 +260,8 @@ def _worded(is_break: bool, text: str, stack: Sequence[Any], frame: Any = None) 
     kind, _, rest = text.strip().partition("\n")
     explained, *hints = rest.partition("Developer debug context:")[0].split("Hint: ")
     hints = [" ".join(hint.split()) for hint in hints]
-    advice = next((hint for hint in hints if hint not in _GENERIC_HINTS and not _names_our_setting(hint)), "")
+    known = next((advice for setting, advice in _OUR_ADVICE.items() if any(setting in hint for hint in hints)), "")
+    advice = known or next((hint for hint in hints if hint not in _GENERIC_HINTS and not _names_our_setting(hint)), "")
     detail = " ".join(explained.replace("Explanation: ", "").split())
     return Uncompiled(is_break, kind.strip(), detail, _place(stack, frame), advice)
 
