@@ -53,6 +53,10 @@ _numbers = itertools.count(1)
 changes = [0]  # another number whenever what ``suspend`` did may not hold any more, in whatever thread
 
 
+def _note_change() -> None:
+    changes[0] = next(_numbers)
+
+
 def setting_of(compiler: Compiler | None, dynamic: bool | None) -> Setting:
     """The setting for the arguments of ``enable``."""
     options = options_of(compiler)
@@ -92,7 +96,7 @@ class _Config:
 
 def _note(is_on: bool) -> None:
     _Config.was_ever_on = _Config.was_ever_on or is_on
-    changes[0] = next(_numbers)
+    _note_change()
 
 
 config.watch("compiled_autograd", _note)
@@ -107,7 +111,7 @@ def suspend() -> None:
 
 def resume() -> None:
     _local.suspended = None
-    changes[0] = next(_numbers)
+    _note_change()
 
 
 def is_left_to_torch(consists_of_segments: bool) -> bool:
@@ -140,11 +144,11 @@ class pushed(contextlib.ContextDecorator):
     def __enter__(self) -> None:
         _local.stack.append(self.setting)
         _local.suspended = None
-        changes[0] = next(_numbers)
+        _note_change()
 
     def __exit__(self, *error: object) -> None:
         _local.stack.pop()
-        changes[0] = next(_numbers)
+        _note_change()
 
 
 class pushed_by_default:
@@ -157,8 +161,8 @@ class pushed_by_default:
         stack = _local.stack
         stack.append(stack[-1] if stack else self.settings[config.compiled_autograd])
         _local.suspended = None
-        changes[0] = next(_numbers)
+        _note_change()
 
     def __exit__(self, *error: object) -> None:
         _local.stack.pop()
-        changes[0] = next(_numbers)
+        _note_change()

@@ -250,13 +250,10 @@ def _check_results(program: Program, instruction: Instruction, index: int, value
 
 def _signature(program: Program, instruction: Instruction, values: dict[int, Any]) -> Any:
     """What the metadata of the results hangs on, and that metadata. None for a call that is to be run in any case."""
-    outs = tuple(None if out is None else program.slots[out].meta for out in instruction.outs)
-    if (
-        getattr(instruction.op, "namespace", None) != "aten"
-        or instruction.writes
-        or not values.keys().isdisjoint(instruction.outs)
-    ):
+    is_known_kind = getattr(instruction.op, "namespace", None) == "aten" and not instruction.writes
+    if not is_known_kind or not values.keys().isdisjoint(instruction.outs):
         return None
+    outs = tuple(None if out is None else program.slots[out].meta for out in instruction.outs)
 
     def signed(tree: Any) -> Any:
         if isinstance(tree, (tuple, list)):
