@@ -36,12 +36,14 @@ class Compiler:
         compile: function or module -> a compiled one.
         is_counted: whether it goes through Dynamo, which counts its graphs.
         note: what was set so that the comparison says something, or "".
+        unfused: one that runs the same traced graphs operation by operation, or None.
     """
 
     name: str
     compile: Compile
     is_counted: bool = True
     note: str = ""
+    unfused: Compiler | None = None
 
     @property
     def is_gradc(self) -> bool:
@@ -64,8 +66,13 @@ def compiler_of(against: Any, backend: str | None = None) -> Compiler:
         known = ", ".join(list_of_backends())
         raise ConfigError(f"against={against!r}: torch.compile has no such backend. Use a function, or one of: {known}.")
     if against == "inductor":
-        return Compiler(against, functools.partial(_COMPILE, backend=against, options=_SAME_DRAWS), note=_NOTE_OF_DRAWS)
-    return Compiler(against, functools.partial(_COMPILE, backend=against))
+        fused = functools.partial(_COMPILE, backend=against, options=_SAME_DRAWS)
+        return Compiler(against, fused, note=_NOTE_OF_DRAWS, unfused=_of_torch("aot_eager"))
+    return _of_torch(against)
+
+
+def _of_torch(backend: str) -> Compiler:
+    return Compiler(backend, functools.partial(_COMPILE, backend=backend))
 
 
 # Else each mask of dropout is another, and a real fault is one difference among many.
@@ -95,6 +102,14 @@ class Redirection:
             return model
         self.num_calls += 1
         return self.compile(model) if self.compiler.is_counted else self._switching(model)
+
+    @contextlib.contextmanager
+    def with_compiler(self, compiler: Compiler) -> Iterator[None]:
+        was, self.compiler = self.compiler, compiler
+        try:
+            yield
+        finally:
+            self.compiler = was
 
     def compile(self, model: Any) -> Callable[..., Any]:
         self._is_compiling = True

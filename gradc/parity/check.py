@@ -110,7 +110,8 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
     irreproducible = tuple(differences(expected, again))
     known = {found.name for found in irreproducible}
     differing = tuple(found for found in differences(expected, actual) if found.name not in known)
-    location = _location(runs, expected, actual, differing)
+    location, finding = _in_what_was_traced(redirection, runs, expected, differing)
+    location = location or _location(runs, expected, actual, differing)
     return Report(
         num_compared=sum(len({*seen, *other}) for seen, other in zip(expected, actual, strict=True)),
         differences=differing,
@@ -122,7 +123,7 @@ def _checked(redirection: Redirection, runs: Runs | ScriptRuns) -> Report:
         location=location,
         num_runs=runs.stages.number,
         num_nan=sum(_has_nan(value.value) for seen in expected for value in seen.values()),
-        notes=(note,) if (note := redirection.compiler.note) else (),
+        notes=tuple(filter(None, (finding, redirection.compiler.note))),
     )
 
 
@@ -142,6 +143,31 @@ def _twice(runs: Runs | ScriptRuns) -> tuple[Seen, Seen]:
 
 def _padded(seen: Seen, num_steps: int) -> Seen:
     return [*seen, *[{}] * (num_steps - len(seen))]
+
+
+def _in_what_was_traced(
+    redirection: Redirection, runs: Runs | ScriptRuns, expected: Seen, found: Sequence[Difference]
+) -> tuple[Location | None, str]:
+    """Where what is wrong begins, if it is so without fusing, too; and which of the two it is, in words.
+
+    Operation by operation each call is seen, where a fused kernel hides what it is made of, and rounds otherwise.
+    """
+    unfused, names = redirection.compiler.unfused, {each.name for each in found if each.kind is Kind.WRONG}
+    if unfused is None or not names:
+        return None, ""
+    reset()
+    with redirection.with_compiler(unfused):
+        try:
+            actual = _padded(runs.compiled(), len(expected))
+        except Exception as error:  # it is of this compiler alone, which was not asked for
+            return None, f"Whether that comes of fusing is not known: with {unfused.name} it raises {type(error).__name__}."
+        same = tuple(each for each in differences(expected, actual) if each.name in names)
+        if not same:
+            return None, f"Without fusing ({unfused.name}) all of that equals eager: it comes of the generated kernels."
+        if max(each.kind for each in same) is not Kind.WRONG:
+            return None, ""
+        finding = f"Wrong without fusing, too ({unfused.name}): it lies in what was traced."
+        return _location(runs, expected, actual, same), finding
 
 
 def _location(runs: Runs | ScriptRuns, expected: Seen, actual: Seen, found: tuple[Difference, ...]) -> Location | None:

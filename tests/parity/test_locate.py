@@ -93,6 +93,43 @@ def test_inductor() -> None:
     assert report.kind is Kind.ROUNDED and report.location.op and report.location.where.startswith(f"{__file__}:")
 
 
+class Residual(nn.Module):
+    """Its first line is fused, and rounds otherwise. What backward does of the last one is traced with autocast on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.down(torch.tanh(self.up(x)))
+        with torch.autocast("cpu", enabled=False):
+            return x + (x.float() @ self.up.weight.float().T).mean()
+
+
+def test_a_fault_of_tracing_is_named_where_fused_kernels_round_before_it() -> None:
+    """The first operation that differed was a fused one, whose rounding is no fault."""
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = torch.compile(model)(x).square().mean()
+        loss.backward()
+
+    torch.manual_seed(0)
+    report = gradc.check(step, Residual(), torch.randn(32, 64), against="inductor")
+    assert report.kind is Kind.WRONG and report.against == "inductor"
+    assert report.location.cause.startswith("backward's mm ran in bfloat16: autocast was on")
+    assert report.location.where.endswith("return x + (x.float() @ self.up.weight.float().T).mean()")
+    assert report.notes[0] == "Wrong without fusing, too (aot_eager): it lies in what was traced."
+
+
+def test_what_generated_kernels_alone_make_wrong() -> None:
+    """They keep in float32 what eager rounds to bfloat16."""
+    step = lambda x: (x.bfloat16() + 256).sub(256).float()
+    report = gradc.check(step, torch.rand(64), against="inductor")
+    assert report.kind is Kind.WRONG
+    assert report.notes[0] == "Without fusing (aot_eager) all of that equals eager: it comes of the generated kernels."
+
+
 def test_what_a_compiler_of_no_known_kind_makes_wrong_is_told_at_its_border() -> None:
     """No operation of it is seen: its step is another program. What eager makes of the first value that differs is named."""
 
