@@ -9,7 +9,7 @@ CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
-	@echo "make test    run the tests; of the longest lists of cases a part, each day another: DAY=739582 runs that day's again"
+	@echo "make test    run the tests; of those that take long a part, each day another: DAY=739582 runs that day's again"
 	@echo "make test-all   run the tests with every case (twice as long)"
 	@echo "make check   lint, types, spelling, import direction"
 	@echo "make shadow  the tests with shadow mode on: the first call of all they compile is verified (half an hour)"

@@ -18,11 +18,10 @@ from tests import compilers, drawn
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--compiler", default="gradc", help="what to compare with eager (tests/compilers.py)")
-    parser.addoption("--day", help="run a part of the longest lists of cases, by this number or today's (tests/drawn.py)")
+    parser.addoption("--day", help="run a part of the tests that take long, by this number or today's (tests/drawn.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "one_in(n): of the test's cases one in n comes on a day (tests/drawn.py)")
     if config.option.day is not None:
         config.option.day = drawn.day_of(config.option.day)
     logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)  # or pytest prints thousands of lines at each failure
@@ -30,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.day is not None:
-        items[:], others = drawn.select(items, config.option.day)
+        items[:], others = drawn.select(items, config.option.day, drawn.durations())
         config.hook.pytest_deselected(items=others)
 
 

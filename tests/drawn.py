@@ -1,29 +1,32 @@
-"""What ``make test`` draws from long lists of cases: a part of them, each day another. ``make test-all`` runs them whole.
+"""What ``make test`` draws of the tests that take long: a part of their cases, each day another. ``make test-all`` runs all.
 
-    one_in:  n -> a mark for a parametrized test: of its cases one in n; or, as ``pytestmark``, for the tests of a file
     select:  (items, day) -> (those of the day, the others)
     numbers: (numbers, n, day) -> those of the day
 
+``durations.txt`` holds the seconds of each test that takes more than a day's share, all of its cases together: such a test has
+each case once in as many days as make that share of it, but at least once a week. A test that is not in it runs every day.
+
 A case has a place in each of the lists that its test is parametrized by, and its test has one in its file. It comes on a day if
-n divides the sum of these places and the day. So each case comes once in n days. Of two lists each element comes every day, if
-the other list has n or more; of three lists each pair of elements, if the third has n or more. Without the mark n is 3 for a
-test of LONG cases or more, 1 for others. ``--day`` says the day; without it everything runs.
+the number of days divides the sum of these places and the day. ``--day`` says the day; without it everything runs.
+
+    python -m pytest -n 2 --junitxml=all.xml && python -m tests.drawn all.xml      writes durations.txt anew
 """
 
 from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Iterable, Sequence
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-LONG = 9
-_ONE_IN = 3  # of a long list
-
-
-def one_in(n: int) -> pytest.MarkDecorator:
-    return pytest.mark.one_in(n)
+DURATIONS = Path(__file__).with_name("durations.txt")
+_SHARE = 1.5  # seconds of a test, in a day
+_WEEK = 7
 
 
 def day_of(text: str) -> int:
@@ -35,16 +38,24 @@ def numbers(those: Iterable[int], n: int, day: int | None) -> list[int]:
     return [number for number in those if day is None or (number + day) % n == 0]
 
 
-def select(items: Sequence[pytest.Item], day: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def durations() -> dict[str, int]:
+    """test -> seconds."""
+    rows = (line.split() for line in DURATIONS.read_text().splitlines())
+    return {test: int(seconds) for seconds, test in rows}
+
+
+def select(items: Sequence[pytest.Item], day: int, seconds: Mapping[str, int]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     lists: dict[tuple[str, int], dict[str, int]] = collections.defaultdict(dict)
     parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
-    num_cases = collections.Counter(map(_test_of, items))
     for item in items:
-        mark = item.get_closest_marker("one_in")
-        n = mark.args[0] if mark else _ONE_IN if num_cases[_test_of(item)] >= LONG else 1
-        comes = n == 1 or (sum(_places(item, lists)) + day) % n == 0
+        num_days = _num_days(seconds.get(_test_of(item), 0))
+        comes = num_days == 1 or (sum(_places(item, lists)) + day) % num_days == 0
         parts[not comes].append(item)
     return parts
+
+
+def _num_days(seconds: float) -> int:
+    return max(1, min(_WEEK, math.ceil(seconds / _SHARE)))
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -60,3 +71,17 @@ def _places(item: pytest.Item, lists: dict[tuple[str, int], dict[str, int]]) -> 
     ids = item.callspec._idlist if hasattr(item, "callspec") else ()
     known = [(lists[test, number], name) for number, name in enumerate(ids)] + [(lists[test.partition("::")[0], 0], test)]
     return [places.setdefault(name, len(places)) for places, name in known]
+
+
+def write(junit: Path) -> None:
+    """``junit``: pytest's report of a run of everything."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for case in ElementTree.parse(junit).iter("testcase"):
+        path = (case.get("classname") or "").replace(".", "/")
+        seconds[f"{path}.py::{(case.get('name') or '').partition('[')[0]}"] += float(case.get("time") or 0)
+    rows = sorted((test, round(each)) for test, each in seconds.items() if _num_days(round(each)) > 1)
+    DURATIONS.write_text("".join(f"{each:4d} {test}\n" for test, each in rows))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -11,9 +11,6 @@ from gradc import environment, native
 from gradc.cli import main
 from gradc.parity.against import Compiler
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 STEP = """
 import torch

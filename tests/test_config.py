@@ -8,9 +8,6 @@ import torch
 from gradc import ConfigError, config
 from gradc import journal as record
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 GOOD = ["ambient", "same_as_forward", "off", {"device_type": "cpu", "dtype": torch.bfloat16}, [{"device_type": "cpu"}]]
 BAD = [

@@ -9,9 +9,6 @@ import pytest
 import gradc
 from gradc import ConfigError
 from gradc.demo import main as demo
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def test_table_and_plot(tmp_path, capsys):

@@ -14,12 +14,8 @@ from benchmarks import hooks_every_step, many_steps, whole_steps
 from benchmarks.endurance import Held
 from benchmarks.models import SMALL
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 
-@one_in(3)
 @pytest.mark.parametrize("benchmark", [hooks_every_step, many_steps, whole_steps])
 def test_three_thousand_steps(benchmark: Any) -> None:
     """In a process of its own: what other tests left in this one comes and goes."""

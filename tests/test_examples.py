@@ -12,9 +12,6 @@ import pytest
 
 from gradc.text_table import table
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "from _side_by_side import" in path.read_text()]
@@ -41,7 +38,6 @@ def reasons(text):
     return {BEFORE.get(reason, reason) for reason in ast.literal_eval(said)} if said != "nothing" else set()
 
 
-@one_in(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_is_bitwise_eager(path, tmp_path):
     printed = run(path, "--short", "--out", tmp_path / "new")
@@ -50,7 +46,6 @@ def test_is_bitwise_eager(path, tmp_path):
     assert reasons(printed) <= reasons(header(path)) - {"slower than eager"}
 
 
-@one_in(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_gradc_check_is_clean(path, tmp_path):
     """The steps of the optimizers of all three runs, in turn; a step of PPO makes 16 for each run."""

@@ -7,9 +7,6 @@ import signal
 import pytest
 
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def test_a_text(tmp_path: pathlib.Path) -> None:

@@ -18,9 +18,6 @@ import torch
 
 import gradc
 from gradc import native
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 RELEASE = torch.__version__.split("+")[0]
 OTHER_RELEASE = RELEASE[:-1] + "9"

@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
-
 ROOT = Path(__file__).parent.parent
 DDP = """
 import argparse

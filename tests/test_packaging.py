@@ -18,10 +18,7 @@ import pytest
 import torch
 
 import gradc
-from tests.drawn import one_in
 from tests.try_wheel import ROOT, check_contents, check_installed
-
-pytestmark = one_in(3)  # they take seconds each
 
 MINOR = ".".join(torch.__version__.split(".")[:2])
 ANY_TORCH = "torch<2.16,>=2.13"

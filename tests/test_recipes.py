@@ -13,10 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.compilers import find
-from tests.drawn import one_in
 from tests.oracle import check
-
-pytestmark = one_in(3)  # they take seconds each
 
 NUM_STEPS = 4
 Step = Callable[..., Any]
@@ -692,7 +689,6 @@ RECIPES: list[Recipe] = [
 ]  # fmt: skip
 
 
-@one_in(3)
 @pytest.mark.parametrize("compiler", ["gradc", "captured", "gradc_captured"])
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
 def test_recipe(recipe: Recipe, compiler: str) -> None:

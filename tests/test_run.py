@@ -10,7 +10,6 @@ import pytest
 from gradc.cli import main
 from gradc.journal import Uncompiled
 from gradc.scripts.summary import Outcome
-from tests.drawn import one_in
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -68,7 +67,6 @@ def test_a_script_with_main_and_arguments_prints_what_it_prints_in_eager(script,
     assert rest == "  nothing ran eagerly"
 
 
-@one_in(3)
 @pytest.mark.parametrize("name", ["digits", "gradient_penalty", "lora"])
 def test_examples_train_the_same(name, capsys, monkeypatch):
     """Each compares with eager what it gives to torch.compile, which is gradc then, and to gradc."""

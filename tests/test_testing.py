@@ -9,9 +9,6 @@ import torch
 from gradc.errors import CheckError
 from gradc.parity.differences import Kind
 from gradc.testing import assert_parity
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 SUITE = """
 import torch

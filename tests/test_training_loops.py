@@ -17,7 +17,6 @@ from torch.nn.utils import clip_grad_norm_, parametrizations, rnn
 from torch.utils.checkpoint import checkpoint
 
 from tests.compilers import Compiler, find
-from tests.drawn import one_in
 from tests.oracle import check
 
 NUM_STEPS = 6
@@ -300,7 +299,6 @@ LOOPS = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("is_loss_compiled", [False, True], ids=["net", "loss"])
 @pytest.mark.parametrize("compiler", ["gradc", "gradc_captured"])
 @pytest.mark.parametrize("name", LOOPS)
@@ -309,7 +307,6 @@ def test_loop(name: str, compiler: str, is_loss_compiled: bool) -> None:
     check(lambda compile, net: loop.run(compile, net, is_loss_compiled), loop.net, compiler=find(compiler))
 
 
-@one_in(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loop_captured_after_an_eager_forward(name: str) -> None:
     loop = LOOPS[name]

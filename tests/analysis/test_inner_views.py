@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 INSIDE = {
@@ -29,7 +28,6 @@ OUTSIDE = {
 }
 
 
-@one_in(4)
 @pytest.mark.parametrize("outside", OUTSIDE)
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("made", VIEWS)

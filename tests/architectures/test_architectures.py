@@ -5,9 +5,6 @@ import pytest
 from tests.architectures.judge import judge
 from tests.architectures.models import find
 from tests.compilers import GRADC
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 pytest.importorskip("transformers")
 

@@ -21,10 +21,7 @@ from gradc.executor.candidates import CandidateSpec, input_of
 from gradc.ir.pickled import pickled, unpickled
 from gradc.journal import counters, listening
 from gradc.options import CompileOptions
-from tests.drawn import one_in
 from tests.ir.build import recorded
-
-pytestmark = one_in(3)  # they take seconds each
 
 FASTEST = {"backend": "auto", "options": {"bitwise": False}}
 needs_extension = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))

@@ -14,10 +14,7 @@ import gradc
 from gradc.backends import inductor
 from gradc.bits import same_bits
 from gradc.journal import counters
-from tests.drawn import one_in
 from tests.ir.build import recorded
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def observe(compiled, model, inputs):

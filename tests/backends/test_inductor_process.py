@@ -11,9 +11,6 @@ import pytest
 
 from gradc.backends import inductor_process
 from gradc.backends.inductor_worker import Answer, Job, Refused
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 JOB = Job(b"", (), 1)
 START = "import sys; from gradc.backends.inductor_worker import *; jobs, answers = sys.stdin.buffer, sys.stdout.buffer\n"

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gradc.journal import listening
-from tests.drawn import one_in
 from tests.oracle import check, constant, leaf
 
 grad = torch.autograd.grad
@@ -74,7 +73,6 @@ def higher_orders(function):
 # ---- the whole of a tensor's maximum, minimum, median
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_reduction_to_one_value(reduce, dtype):
@@ -83,27 +81,23 @@ def test_reduction_to_one_value(reduce, dtype):
         check(first_order(lambda x: reduce(x.sin()) * 3), make)
 
 
-@one_in(3)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("numbers", [(1.0, 2, 2, 1, 2, 1), (1, NAN, 3, NAN), (0, -0.0, 0), (float("inf"),) * 3])
 def test_ties_and_nans(reduce, numbers):
     check(first_order(lambda x: reduce(x * 1.0)), values(*numbers))
 
 
-@one_in(3)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_reduction_of_an_expanded_tensor(reduce):
     check(first_order(lambda x: reduce(x.expand(4, 3))), leaf(3))
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_reduction_at_higher_orders(reduce, dtype):
     check(higher_orders(lambda x: reduce(x.sin()) ** 2 * x), leaf(5, 7, dtype=dtype))
 
 
-@one_in(3)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_reduction_of_dynamic_sizes(reduce):
     def step(compile, x):
@@ -127,14 +121,12 @@ def layouts():
             yield lambda x=x: x.detach().requires_grad_(), lambda y=y: y.clone().requires_grad_()
 
 
-@one_in(3)
 @pytest.mark.parametrize("choose", CHOICES)
 def test_of_two_tensors_the_chosen_one_gets_the_gradient_in_its_layout(choose):
     for x, y in layouts():
         check(first_order(choose), x, y)
 
 
-@one_in(3)
 @pytest.mark.parametrize("choose", CHOICES)
 def test_of_a_tensor_and_itself(choose):
     check(first_order(lambda x: choose(x, x)), lambda: torch.randn(4, 2).t().requires_grad_())
@@ -145,7 +137,6 @@ def test_between_two_tensors():
     check(between, lambda: torch.randn(4, 5).t().requires_grad_(), leaf(5, 4), leaf(5, 4), allow_fallback=True)
 
 
-@one_in(3)
 @pytest.mark.parametrize("choose", CHOICES)
 def test_choices_at_higher_orders(choose):
     for x, y in layouts():
@@ -159,7 +150,6 @@ def fill(x, v, m):
     return x.sin().masked_fill(m, v)
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 def test_masked_fill(dtype):
     check(first_order(fill), leaf(40, 50, dtype=dtype), leaf(dtype=dtype), mask(40, 50))
@@ -191,7 +181,6 @@ def test_masked_fill_in_place_on_a_view():
     check(higher_orders(in_place_on_a_view), leaf(40, 50), leaf(), mask(39, 50), allow_fallback=True)
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 def test_masked_fill_at_higher_orders(dtype):
     is_lazy = dtype.is_complex  # the derivative of sin gives a lazy conjugate
@@ -225,7 +214,6 @@ def test_masked_fill_with_other_work_around_it():
     check(higher_orders(function), leaf(20, 30), leaf(), mask(20, 30))
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 def test_index_fill(dtype):
     index = lambda: torch.tensor([3, 1, 3, 0])
@@ -235,7 +223,6 @@ def test_index_fill(dtype):
         check(higher_orders(step), leaf(6, 5, dtype=dtype), leaf(dtype=dtype), index, allow_fallback=dtype.is_complex)
 
 
-@one_in(3)
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_index_put_by_a_mask(accumulate):
     def put(x, v, m):
@@ -252,7 +239,6 @@ def test_index_put_by_a_mask(accumulate):
 # ---- products
 
 
-@one_in(3)
 @pytest.mark.parametrize("num", [0, 1, 2, 9])
 @pytest.mark.parametrize("function", PRODUCTS)
 def test_products(function, num):
@@ -265,7 +251,6 @@ def test_products(function, num):
     check(higher_orders(function), zeros_at(4, 3, num=num), allow_fallback=True)
 
 
-@one_in(3)
 @pytest.mark.parametrize("function", [torch.prod, lambda x: x.prod(0), lambda x: x.cumprod(0)])
 def test_products_are_compiled(function):
     def step(compile, x):
@@ -276,7 +261,6 @@ def test_products_are_compiled(function):
         check(step, zeros_at(5, 7, num=num))
 
 
-@one_in(3)
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (1, 5), (5, 1), (1, 1)])
 @pytest.mark.parametrize("function", PRODUCTS)
 def test_products_of_small_tensors(function, shape):
@@ -292,7 +276,6 @@ def test_products_of_dynamic_sizes():
     check(step, leaf(5, 7), allow_fallback=True)
 
 
-@one_in(3)
 @pytest.mark.parametrize(
     "function", [torch.max, lambda x: x.prod(0), lambda x: x.cumprod(1), lambda x: fill(x, x[0, 0], x > 0)]
 )
@@ -309,7 +292,6 @@ def test_backward_under_autocast(function):
 # ---- linear algebra
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
 @pytest.mark.parametrize("rows, columns", [(4, 4), (6, 3), (3, 6), (1, 4)])
 def test_trace(rows, columns, dtype):
@@ -318,7 +300,6 @@ def test_trace(rows, columns, dtype):
     check(higher_orders(step), leaf(rows, columns, dtype=dtype), allow_fallback=dtype.is_complex)
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_matrix_exp(dtype):
     for shape in ((3, 3), (2, 4, 4)):
@@ -326,7 +307,6 @@ def test_matrix_exp(dtype):
         check(higher_orders(lambda x: torch.matrix_exp(x.sin())), leaf(*shape, dtype=dtype), allow_fallback=dtype.is_complex)
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_determinants(dtype):
     singular = lambda: torch.ones(3, 3, dtype=dtype).requires_grad_()
@@ -339,7 +319,6 @@ def test_determinants(dtype):
         check(higher_orders(lambda x: torch.linalg.slogdet(x)[1]), make, allow_fallback=dtype.is_complex)
 
 
-@one_in(3)
 @pytest.mark.parametrize("rows, columns", [(4, 4), (6, 3), (3, 6)])
 @pytest.mark.parametrize("part", [lambda L, U: L.sum(), lambda L, U: U.sum(), lambda L, U: L.sum() * U.square().sum()])
 def test_lu_unpack(part, rows, columns):
@@ -352,7 +331,6 @@ def test_lu_unpack(part, rows, columns):
     check(higher_orders(step), leaf(rows, columns), pivots)
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_householder_products(dtype):
     transposed = lambda: torch.randn(3, 5, dtype=dtype).t().requires_grad_()
@@ -409,7 +387,6 @@ def test_second_order_through_the_maximum_of_two_dtypes():
     check(step, leaf(4), leaf(4, dtype=torch.float16), allow_fallback=True)
 
 
-@one_in(3)
 @pytest.mark.parametrize("choose", CHOICES)
 def test_a_broadcast_operand_of_another_dtype_is_summed_in_its_own(choose):
     """The engine sums what was broadcast before it casts: in half precision, so that the sum is rounded to it (torch 2.14)."""

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.compilers import find
-from tests.drawn import one_in
 from tests.fuzz.toolbox import Sum, changing
 from tests.oracle import compare
-
-pytestmark = one_in(3)  # they take seconds each
 
 NUM_GRAPHS = {"captured": 1500, "gradc_captured": 60, "gradc": 60}
 SHAPES = [(2, 3), (1, 3), (3, 1), (1, 1), (3,)]

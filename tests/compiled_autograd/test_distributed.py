@@ -19,9 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 import gradc
 from gradc import compiled_autograd
 from gradc.bits import same_bits
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 STEPS = 4
 

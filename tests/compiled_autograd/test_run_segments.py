@@ -20,9 +20,8 @@ from torch.overrides import TorchFunctionMode
 import gradc
 from gradc import native
 from gradc.bits import same_bits
-from tests.drawn import one_in
 
-pytestmark = [pytest.mark.skipif(native.status().name != "native", reason=str(native.status())), one_in(3)]
+pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
 OPTIONS = {"compare_with_eager": False, "compile_seconds": None}
 
@@ -119,7 +118,6 @@ def test_straight_into_the_engine(part: str) -> None:
     check(part)
 
 
-@one_in(3)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
     "backward",

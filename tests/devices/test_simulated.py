@@ -8,9 +8,6 @@ from typing import Any
 from tests.devices import registry
 from tests.devices.outcomes import faults
 from tests.devices.processes import in_python, run
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 PROGRAMS = registry.load()
 

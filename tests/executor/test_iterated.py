@@ -9,7 +9,6 @@ import torch
 from gradc import executor
 from gradc.bits import same_bits
 from gradc.native import extension
-from tests.drawn import one_in
 from tests.executor.agree import capture, check_agree
 
 aten = torch.ops.aten
@@ -74,7 +73,6 @@ def layouts(dtype: torch.dtype, count: int) -> list[list[torch.Tensor]]:
     return made
 
 
-@one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_iterated(name, dtype):

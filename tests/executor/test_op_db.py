@@ -9,7 +9,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gradc import executor, native
 from gradc.executor import interpret
-from tests.drawn import one_in
 from tests.executor.agree import assert_same, capture, copies
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -52,7 +51,6 @@ OPS = [
 ]
 
 
-@one_in(4)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)
 def test_op(op):
     dtype = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes))

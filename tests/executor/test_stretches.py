@@ -7,7 +7,6 @@ import torch
 
 from gradc import executor
 from gradc.bits import same_bits
-from tests.drawn import one_in
 from tests.executor.agree import capture, check_agree, copies
 
 aten = torch.ops.aten
@@ -103,7 +102,6 @@ def _inputs(seed: int) -> list[torch.Tensor]:
     ]
 
 
-@one_in(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("part", range(8))
 def test_random_programs(part, threads):

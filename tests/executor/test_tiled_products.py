@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gradc import executor
 from gradc.bits import same_bits
-from tests.drawn import one_in
 from tests.executor.agree import capture, check_agree
 
 ROWS = (1, 2, 5, 6, 7, 12, 13, 32, 100)
@@ -41,7 +40,6 @@ def check_products(x: Tensor, y: Tensor) -> None:
     check_agree(torch.addmm, [whole, x, y])
 
 
-@one_in(4)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("part", range(8))
 def test_all_shapes(part: int, layout: str, threads: int) -> None:

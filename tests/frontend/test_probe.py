@@ -15,9 +15,6 @@ from gradc.options import CompileOptions
 from gradc.probes import PROBES
 from gradc.torch_private.version import is_tested
 from tests import forked
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 RELEASE = torch.__version__.split("+")[0]
 OWN_BUILD = f"import torch\ntorch.__version__ = '{RELEASE}+git1a2b3c'\n"

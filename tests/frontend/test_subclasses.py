@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 import gradc
 from tests.compilers import COMPILERS
-from tests.drawn import one_in
 from tests.oracle import check, constant, leaf
 
 
@@ -74,7 +73,6 @@ def write(x: Tensor) -> Tensor:
     return x
 
 
-@one_in(2)
 @pytest.mark.parametrize("way", ["gradc", "gradc_captured"])
 @pytest.mark.parametrize("is_leaf", [True, False])
 @pytest.mark.parametrize("name", LABELLED)

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from tests.compilers import EAGER, Compiler
-from tests.drawn import one_in
 from tests.fuzz_python.judge import BAD, judge
 from tests.fuzz_python.observe import Recorder
 from tests.fuzz_steps.changes import CHANGES
 from tests.fuzz_steps.generate import generate
 from tests.fuzz_steps.optimizers import OPTIONS
-
-pytestmark = one_in(3)  # they take seconds each
 
 NUM_PROGRAMS, NUM_TESTS = 12, 2
 STEP = """

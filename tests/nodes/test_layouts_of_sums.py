@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.compilers import Compiler, find
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -34,7 +33,6 @@ def function(request: pytest.FixtureRequest) -> Callable[[Tensor], Tensor]:
     return FUNCTIONS[request.param]
 
 
-@one_in(4)
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 2), (2, 3)])
 def test_first_order(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
     def step(compile: Any, a: Tensor) -> Any:
@@ -43,7 +41,6 @@ def test_first_order(shape: tuple[int, int], function: Any, compiler: Compiler) 
     check(step, leaf(*shape), compiler=compiler)
 
 
-@one_in(2)
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
 def test_grad_attribute_and_gradients_from_outside(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
     def step(compile: Any, a: Tensor) -> None:
@@ -53,7 +50,6 @@ def test_grad_attribute_and_gradients_from_outside(shape: tuple[int, int], funct
     check(step, leaf(*shape), compiler=compiler)
 
 
-@one_in(3)
 @pytest.mark.parametrize("shape", [(1, 2), (1, 3), (3, 1)])
 def test_second_order(shape: tuple[int, int], function: Any, compiler: Compiler) -> None:
     def step(compile: Any, a: Tensor) -> Any:
@@ -76,7 +72,6 @@ OUTSIDE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
 @pytest.mark.parametrize("outside", OUTSIDE)
 def test_first_comes_from_outside(outside: str, shape: tuple[int, int], compiler: Compiler) -> None:
@@ -158,7 +153,6 @@ def backward_through(hooks: list[Any], forward: Any, compile: Any, a: Tensor) ->
     return torch.autograd.grad((out * 3).sum() + sum(other.sum() for other in others), a)
 
 
-@one_in(3)
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
 @pytest.mark.parametrize("hooks", HOOKS)
 @pytest.mark.parametrize("forward", FORWARDS)
@@ -167,7 +161,6 @@ def test_a_hook_returns_it(forward: Any, hooks: str, shape: tuple[int, int], com
     check(functools.partial(backward_through, HOOKS[hooks], forward), leaf(*shape), compiler=compiler)
 
 
-@one_in(3)
 @pytest.mark.parametrize("compiler", ["gradc", "gradc_captured", "captured"], indirect=True)  # a node in Python cannot tell
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
 @pytest.mark.parametrize("forward", FORWARDS)

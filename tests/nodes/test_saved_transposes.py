@@ -11,9 +11,6 @@ import gradc
 from gradc import native
 from gradc.bits import same_bits
 from gradc.region.region import Region
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def linear(x, w):

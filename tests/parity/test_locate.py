@@ -15,10 +15,7 @@ import gradc
 from gradc.cli import main
 from gradc.parity.differences import Kind
 from gradc.parity.location import Sign
-from tests.drawn import one_in
 from tests.parity.perturbing import Perturbing, another_value, one_ulp
-
-pytestmark = one_in(3)  # they take seconds each
 
 INNER_AUTOCAST = Path(__file__).parent / "inner_autocast.py"
 

@@ -10,9 +10,6 @@ from gradc.cli import main
 from gradc.parity.against import compiler_of, redirected
 from gradc.parity.differences import Order
 from gradc.parity.script import ScriptRuns
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 HELPER = """
 from torch import nn

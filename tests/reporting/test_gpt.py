@@ -9,9 +9,6 @@ import pytest
 from gradc.cli.target import Target
 from gradc.reporting.model import Phase, Role
 from gradc.reporting.report import report
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 ROOT = Path(__file__).parent.parent.parent
 

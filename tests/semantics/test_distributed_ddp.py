@@ -16,10 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.compilers import find
-from tests.drawn import one_in
 from tests.semantics.registry import case
-
-pytestmark = one_in(3)  # they take seconds each
 
 DDP = "DDP"
 

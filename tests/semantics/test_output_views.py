@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tests.compilers import find
-from tests.drawn import one_in
 from tests.oracle import Maker, check, constant, leaf
 
 NATIVE, PYTHON = find("gradc"), find("gradc:eager")
@@ -91,7 +90,6 @@ each_way = pytest.mark.parametrize(("compiler", "returned"), WAYS, ids=[f"{retur
 each_view = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 
 
-@one_in(5)
 @each_way
 @each_view
 def test_without_gradients(view, returned, compiler):
@@ -103,7 +101,6 @@ def test_written_with_what_requires_a_gradient(view):
     check_view(view, "alone", constant(4, 6), NATIVE, by="a leaf")
 
 
-@one_in(5)
 @each_way
 @each_view
 def test_under_no_grad(view, returned, compiler):
@@ -116,7 +113,6 @@ def test_in_inference_mode(view):
     check_view(view, "alone", constant(4, 6), NATIVE, torch.inference_mode, by="nothing")
 
 
-@one_in(5)
 @each_way
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_with_gradients(name, returned, compiler):

@@ -16,9 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 import gradc
 from benchmarks.common import peak_bytes
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 LAYERS = 12
 

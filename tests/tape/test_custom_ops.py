@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.compilers import find
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 COMPILERS = [find(name) for name in ("gradc", "gradc:eager", "gradc_captured")]
@@ -72,7 +71,6 @@ def steps(op):
     return alone, between, twice, under_no_grad
 
 
-@one_in(3)
 @each_compiler
 @pytest.mark.parametrize("number", range(4), ids=["alone", "between", "twice", "under_no_grad"])
 @pytest.mark.parametrize("op", [with_formula, composite, without_formula, explicit, falling_through, refusing], ids=str)

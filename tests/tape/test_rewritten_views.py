@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 VIEWS = {
@@ -40,7 +39,6 @@ def gradients(outs, x):
     return [torch.autograd.grad((out * w).sum(), x, retain_graph=True) for out, w in zip(outs, weights)]
 
 
-@one_in(4)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("view", VIEWS)
@@ -59,7 +57,6 @@ def test_view_of_an_intermediate(view, write, use):
     assert set(report.fallbacks) <= ({NO_STRIDED_PART} if use in USED_AND_RETURNED else set())
 
 
-@one_in(3)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("write", ["to a detached handle", "without recording"])
 @pytest.mark.parametrize("view", VIEWS)

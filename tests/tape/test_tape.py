@@ -8,9 +8,6 @@ import torch
 
 import gradc
 from gradc.tape.tape import Tape
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def tapes() -> set[int]:

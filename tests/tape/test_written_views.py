@@ -12,7 +12,6 @@ from torch import Tensor
 
 import gradc
 from gradc.bits import same_bits
-from tests.drawn import one_in
 from tests.fuzz.toolbox import attempt
 from tests.oracle import check, leaf
 
@@ -109,7 +108,6 @@ Outputs = tuple[Tensor, Tensor]
 LEAVE_IT_TO_THE_CALLER = (returned, used_for_another_output, two_views)  # whether the view's node is there in backward
 
 
-@one_in(3)
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_written_view(function: Callable[[Tensor], Any], order: int) -> None:
@@ -125,7 +123,6 @@ def test_written_view(function: Callable[[Tensor], Any], order: int) -> None:
     check(step, leaf(4, 4))
 
 
-@one_in(3)
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("kept", ["both", "base", "view"])
 @pytest.mark.parametrize("function", LEAVE_IT_TO_THE_CALLER, ids=lambda function: function.__name__)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 from tests.torch_private.test_written_namespaces import OF_SHIFT, compare, shift
 
@@ -41,7 +40,6 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("ask", ["attribute", "getattr", "hasattr", "dictionary", "vars"])
 @pytest.mark.parametrize("write", ["item", "update"])
 @pytest.mark.parametrize("owner", KEPT)

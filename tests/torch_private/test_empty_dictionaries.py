@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 
@@ -51,7 +50,6 @@ def has_more(table: Any) -> None:
     table.other = 1
 
 
-@one_in(2)
 @pytest.mark.parametrize("change", [grows, shrinks, has_another_rate, has_no_rate, has_more])
 @pytest.mark.parametrize("is_empty", [False, True])
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import gradc
 from gradc.torch_private.version import TORCH
-from tests.drawn import one_in
 from tests.oracle import check
 
 RETURN_THEIR_ARGUMENT: dict[str, Callable[[Tensor], Tensor]] = {
@@ -90,7 +89,6 @@ def made_a_leaf(y: Tensor, z: Tensor) -> Any:
 USES = [attribute, attribute_of_the_first, gradient_written, gradient_read, made_a_leaf]
 
 
-@one_in(4)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("needs_gradient", [True, False])
@@ -107,7 +105,6 @@ def test_what_is_done_to_an_argument(op: Callable[[Tensor], Tensor], use: Callab
     check(step, lambda: torch.arange(3.0, requires_grad=needs_gradient), allow_fallback=True)
 
 
-@one_in(4)
 @pytest.mark.parametrize("op", [pytest.param(op, id=name) for name, op in CHANGE_THEIR_ARGUMENT.items()])
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("is_given", [True, False])

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import gradc
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 
@@ -105,7 +104,6 @@ LISTS: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("kind", [dict, OrderedDict])
 @pytest.mark.parametrize("read", LISTS.values(), ids=LISTS)
 def test_keys_in_another_order(read: Callable[[Any, Tensor], Any], kind: type) -> None:

@@ -18,9 +18,6 @@ from torch._dynamo import config
 
 import gradc
 from gradc.ir.program import Program
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 BACKENDS = [

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.drawn import one_in
 from tests.oracle import check
 
 USES: dict[str, Callable[[Tensor, Any], Any]] = {
@@ -40,7 +39,6 @@ DRAWS = {
 }
 
 
-@one_in(4)
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

@@ -15,10 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import gradc
 from gradc.bits import same_bits
 from tests.compilers import COMPILERS
-from tests.drawn import one_in
 from tests.oracle import check, leaf
-
-pytestmark = one_in(3)  # they take seconds each
 
 KINDS: dict[str, Callable[[], nn.RNNBase]] = {
     "lstm": lambda: nn.LSTM(4, 5),

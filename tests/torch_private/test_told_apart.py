@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import gradc
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 
@@ -84,7 +83,6 @@ def found(a: Any, b: Any, x: Tensor) -> Any:
     return x * 2 if any(each is b for each in [a]) else x.sin()
 
 
-@one_in(4)
 @pytest.mark.parametrize("use", [written, compared, by_function, equal, keys, found])
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_two_that_become_one(make: Callable[[], Any], use: Callable[[Any, Any, Tensor], Any]) -> None:

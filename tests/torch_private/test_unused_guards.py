@@ -9,7 +9,6 @@ from torch import nn
 
 import gradc
 from gradc.bits import same_bits
-from tests.drawn import one_in
 
 
 def compiled(net):  # by another backend
@@ -78,7 +77,6 @@ CALLED = (Half().forward, Double().forward)
 OTHERS = (Half().forward, Half().forward)
 
 
-@one_in(4)
 @pytest.mark.parametrize("turns", list(itertools.permutations(["none", "graphs", "other graphs", "called", "others"], 3)))
 def test_saved_tensors_hooks_of_all_kinds_come_and_go(turns):
     """Those that are graphs are called as any other, whatever there was when the function was compiled."""

@@ -9,10 +9,6 @@ import sys
 
 import pytest
 
-from tests.drawn import one_in
-
-pytestmark = one_in(3)  # they take seconds each
-
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PROGRAM = """
 import sys, torch, gradc

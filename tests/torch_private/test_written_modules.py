@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import gradc
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 THIS, SPACE, X, NEW = sys.modules[__name__], globals(), 1, 1
@@ -93,7 +92,6 @@ READS = {
 }
 
 
-@one_in(4)
 @pytest.mark.parametrize(("write", "read"), list(itertools.product(WRITES, READS)))
 def test_a_global_that_is_written_by_one_name_is_read_by_another(write: Any, read: str) -> None:
     def calculate(x: torch.Tensor, n: int) -> Any:

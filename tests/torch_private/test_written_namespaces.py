@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import gradc
-from tests.drawn import one_in
 from tests.oracle import check, leaf
 
 builtins.RATE_OF_TESTS = 1  # type: ignore[attr-defined]
@@ -65,7 +64,6 @@ READS = {
 }
 
 
-@one_in(4)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("write", [write_attribute, write_dictionary, write_through_its_dictionary, write_through_the_other])
 def test_attributes_by_two_names(write: Any, read: str) -> None:

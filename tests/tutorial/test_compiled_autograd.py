@@ -16,10 +16,7 @@ import gradc
 from gradc import compiled_autograd
 from gradc.bits import same_bits
 from gradc.journal import logger
-from tests.drawn import one_in
 from tests.tutorial.golden import check_golden
-
-pytestmark = one_in(3)  # they take seconds each
 
 EXAMPLE = pathlib.Path(__file__).parent / "example.py"
 REASONS = ("Cache miss", "  closest", "  at ", "  user line")

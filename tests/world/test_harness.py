@@ -11,15 +11,12 @@ from torch import nn
 import gradc
 from gradc.backends import lookup_backend
 from tests.compilers import GRADC, Compiler
-from tests.drawn import one_in
 from tests.world.__main__ import How, _run, results
 from tests.world.harness import settling
 from tests.world.harness.run import NUM_STEPS, Result, Verdict, run
 from tests.world.harness.settling import Settled, settle
 from tests.world.harness.table import Record, page, read, write
 from tests.world.harness.training import WAYS, Training, Way, loop
-
-pytestmark = one_in(3)  # they take seconds each
 
 
 def small(way: Way, loss=None) -> Training:
