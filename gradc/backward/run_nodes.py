@@ -17,7 +17,7 @@ import torch
 
 from gradc.analysis.segments import Segment
 from gradc.backward import formulas
-from gradc.backward.written_results import count_as_eager
+from gradc.backward.written_results import count_as_eager, versions_in_eager
 from gradc.ir.recorder import Recorder
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
@@ -129,7 +129,7 @@ def telling_sums(recorder: Recorder, nodes: Iterable[Node]) -> Iterator[None]:
 
     def end(node: Node, made: Any, grads: Any) -> None:
         recorder.sums.is_adding = True
-        count_as_eager(node, made)
+        count_as_eager(made, versions_in_eager(node))
 
     with contextlib.ExitStack() as stack:
         stack.callback(begin, ())

@@ -5,7 +5,6 @@ trace_backward: (Tape, Segment, BackwardKey) -> Backward      a Program, and whi
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
@@ -19,12 +18,13 @@ from gradc.analysis.segments import Segment
 from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
-from gradc.ir.aliases import Aliases, declared_views
+from gradc.ir.aliases import declared_views
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 from gradc.ir.values import NO_AUTOCAST, Ref, Sym, TensorMeta
+from gradc.ir.versions import counted, recounted
 from gradc.nodes.packing import UNPACK
 from gradc.passes import pipeline
 from gradc.tape.ctx_state import watching
@@ -86,39 +86,14 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, la
         with watching(tape, segment.nodes), recorder, tape.unpacking(inputs.unpack):
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         inputs.add_symbols()
-        program = _counted(recorder.program(grads), grads)
+        program = counted(recorder.program(grads), [None if grad is None else grad._version for grad in grads])
     program = pipeline.run(pipeline.backward(segment.shared if key.adds_up else ()), program)
     return Backward(
         program,
         tuple(inputs.used),
         *released(segment, key.tangents, key.needed),
         *_views(program),
-        recounted=_recounted(program),
-    )
-
-
-def _counted(program: Program, grads: Sequence[torch.Tensor | None]) -> Program:
-    """With ``Program.versions``. ``grads``: what it returns, on fake tensors, whose counters are eager's."""
-    aliases = Aliases(program.instructions)
-    foreign = {*program.inputs, *program.constants}
-    versions = tuple(
-        grad._version if grad is not None and isinstance(out, Ref) and aliases.root_of(out.slot) not in foreign else None
-        for grad, out in zip(grads, program.outputs, strict=True)
-    )
-    return dataclasses.replace(program, versions=versions)
-
-
-def _recounted(program: Program) -> tuple[tuple[int, int], ...]:
-    """``Backward.recounted``. What gradc's own ops write into their results shows in no Program."""
-    aliases = Aliases(program.instructions)
-    counts = collections.Counter(aliases.root_of(slot) for call in program.instructions for slot in call.writes)
-    own_calls = [call for call in program.instructions if getattr(call.op, "namespace", None) == "gradc"]
-    own = {aliases.root_of(slot) for call in own_calls for slot in call.outs if slot is not None}
-    return tuple(
-        (position, version)
-        for position, (out, version) in enumerate(zip(program.outputs, program.versions))
-        if isinstance(out, Ref) and version is not None
-        if (root := aliases.root_of(out.slot)) in own or version != counts[root]
+        recounted=recounted(program),
     )
 
 

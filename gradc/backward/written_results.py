@@ -1,6 +1,7 @@
 """What eager counts in the gradients that formulas of torch's C++ return: on fake tensors these take another way.
 
-    count_as_eager: (node, gradients) -> None        sets their version counters to what the node leaves in them on real tensors
+    versions_in_eager: node -> what it leaves in the version counters of its gradients, on real tensors
+    count_as_eager:    (gradients, versions) -> None        sets them
 
 A formula that writes into the gradient it returns makes a new one where something is "like a subclass", as a fake tensor is.
 One that is a single kernel on real tensors is taken apart on fake ones, and counts what it writes. And zeros are counted once,
@@ -23,12 +24,16 @@ Versions = Iterable[int | None]  # of the gradients, one after the other; None: 
 _MEAN = 1  # torch's number for reduction="mean"
 
 
-def count_as_eager(node: Node, grads: Iterable[torch.Tensor | None]) -> None:
-    """See the module's docstring."""
-    if versions := _VERSIONS.get(node.name()):
-        for grad, version in zip(grads, versions(node), strict=False):
-            if grad is not None and version is not None:
-                set_version(grad, version)
+def versions_in_eager(node: Any) -> Versions:
+    """Of a node that has what it saved."""
+    versions = _VERSIONS.get(node.name())
+    return () if versions is None else versions(node)
+
+
+def count_as_eager(grads: Iterable[torch.Tensor | None], versions: Versions) -> None:
+    for grad, version in zip(grads, versions, strict=False):
+        if grad is not None and version is not None:
+            set_version(grad, version)
 
 
 def _all(version: int) -> Callable[[Node], Versions]:
@@ -41,7 +46,7 @@ def _each(*versions: int | None) -> Callable[[Node], Versions]:
 
 def _repeated(node: Node) -> Versions:
     """Zeros, if it was repeated no times."""
-    yield 1 if 0 in tuple(node._saved_repeats) else None
+    return (1 if 0 in tuple(node._saved_repeats) else None,)
 
 
 def _weighted(node: Any) -> int:
@@ -50,21 +55,18 @@ def _weighted(node: Any) -> int:
 
 
 def _cross_entropy(node: Node) -> Versions:
-    yield None
-    yield 1 + _weighted(node)
+    return None, 1 + _weighted(node)
 
 
 def _cross_entropy_with_logits(node: Any) -> Versions:
     has_pos_weight = node._saved_pos_weight is not None
-    yield (3 if has_pos_weight else 1) + _weighted(node)
-    yield (2 if has_pos_weight else 0) + _weighted(node) - 1
+    return (3 if has_pos_weight else 1) + _weighted(node), (2 if has_pos_weight else 0) + _weighted(node) - 1
 
 
 def _reflected(node: Any) -> Versions:
     """Column by column."""
     number = int(node._saved_tau.shape[-1])
-    yield number + 1
-    yield number
+    return number + 1, number
 
 
 # Written into zeros by a function of torch's that counts it once more.

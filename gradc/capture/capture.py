@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradc import native
+from gradc.backward.written_results import Versions, count_as_eager, versions_in_eager
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
 from gradc.torch_private.modes import innermost_dispatch_mode, without_functions_of_subclasses
@@ -65,6 +66,9 @@ class Observer:
         self._failure = ""
         self._regions: dict[int, RegionBackward] = {}
         self._first_call, self._first_slot = 0, 0  # of the present node
+        self._counts: Versions = ()  # of its results
+        self._versions: dict[int, int] = {}
+        self._first_uncounted = 0
         self._entered: Slots = ()
         self._grad = -1
         self._boundary: Boundary | None = None  # the state after it is yet to come
@@ -78,6 +82,7 @@ class Observer:
             self._inside = contexts.pop_all()
 
     def end(self) -> None:
+        self.pause()
         self._inside.close()
         self._fail_if_tainted()
 
@@ -88,6 +93,7 @@ class Observer:
         self._origin = f"{self._names[node]} (NodeCall {node + 1})"
         self.recorder.number = self._numbers.get(node)
         self._grad = -1
+        self._counts = versions_in_eager(self.walk.node(node))
 
     def accumulated(self, node: int, grad: torch.Tensor) -> None:
         self._grad = self.recorder.slot(grad)
@@ -95,6 +101,7 @@ class Observer:
     def leave(self, node: int, outputs: Values) -> bool:
         """Note a node that ran below the recorder. True: it must run live on every run, and its state follows."""
         self.recorder.number = None
+        count_as_eager(outputs, self._counts)
         slots = self._slots(outputs)
         if not self.recorder.taint:
             calls = Span(self._first_call, len(self.recorder.instructions))
@@ -107,6 +114,15 @@ class Observer:
         del self.recorder.instructions[self._first_call :]
         self._open_boundary(node, self._entered, outputs, slots)
         return True
+
+    def pause(self) -> None:
+        """Note the version counters of what was made since the last time: what runs live may write into it."""
+        for call in self.recorder.instructions[self._first_uncounted :]:
+            for slot in call.outs:
+                if slot is not None and slot not in self._versions:
+                    tensor = self.recorder.known.tensor_of(slot)
+                    self._versions[slot] = 0 if tensor.is_inference() else tensor._version
+        self._first_uncounted = len(self.recorder.instructions)
 
     def boundary(
         self,
@@ -150,6 +166,7 @@ class Observer:
             events=tuple(map(self._with_dependent, self._events)),
             results=slots,
             has_offsets=recorder.has_offsets,
+            versions=self._versions,
             failure=self._failure,
         )
 
@@ -198,6 +215,7 @@ class Observer:
         are_inputs_stealable: Sequence[bool] = (),
         are_outputs_stealable: Sequence[bool] = (),
     ) -> None:
+        self.pause()
         for value, slot in zip(outputs, slots, strict=True):
             if value is not None:
                 self.recorder.note_returned(value, slot)

@@ -140,7 +140,8 @@ class Captured:
     """One backward pass, recorded. ``failure`` is why it cannot be replayed, or "".
 
     ``inputs`` are the slots of the walked tensors; ``twins`` leads from those that are another handle of an earlier one to
-    that one. ``has_offsets``: a call depends on where in their memory the inputs begin.
+    that one. ``has_offsets``: a call depends on where in their memory the inputs begin. ``versions``: of a slot that a call
+    makes, its version counter in eager, as it is before the next boundary.
     """
 
     inputs: Slots
@@ -152,6 +153,7 @@ class Captured:
     results: Slots
     has_offsets: bool = False
     failure: str = ""
+    versions: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:

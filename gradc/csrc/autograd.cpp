@@ -20,4 +20,23 @@ bool may_write_over(const at::Tensor& tensor, size_t num_refs) {
       tensor.storage().use_count() == 1;
 }
 
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+void set_version(const at::Tensor& tensor, uint32_t version) {
+  if (!tensor.is_inference()) {
+    auto counter = torch::autograd::impl::version_counter(tensor);
+    counter.set_version(version);
+  }
+}
+
+at::Tensor new_handle(const at::Tensor& tensor) {
+  at::Tensor handle = tensor.variable_data();
+  if (!tensor.is_inference()) {
+    torch::autograd::impl::set_version_counter(handle, torch::autograd::impl::version_counter(tensor));
+  }
+  return handle;
+}
+
 } // namespace gradc

@@ -22,6 +22,7 @@ from gradc.errors import UnsupportedError
 from gradc.executor import Runner
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, map_leaves
+from gradc.ir.versions import counted, recounted
 from gradc.passes import pipeline
 
 _aten = torch.ops.aten
@@ -31,7 +32,8 @@ _aten = torch.ops.aten
 class Piece:
     """Calls between two boundaries. ``runner`` is None if there are none; ``grads``: (leaf's node, slot of its .grad).
 
-    ``symbols`` are those whose values follow the inputs, ``dying`` the inputs that nobody reads later. C++ reads all of it.
+    ``symbols`` are those whose values follow the inputs, ``dying`` the inputs that nobody reads later. ``recounted``: (position
+    of an output, what stands in its version counter in eager), where the calls leave something else. C++ reads all of it.
     """
 
     runner: Runner | None
@@ -42,6 +44,7 @@ class Piece:
     nodes: tuple[int, ...]
     grads: tuple[tuple[int, int], ...]
     leaves: tuple[int, ...]
+    recounted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Cutter:
         # A value that was made before and is only mutated here is handed on by whoever holds it.
         wanted = tuple(dict.fromkeys([slot for _, slot in grads] + sorted(made & needed)))
         program = _steal(pipeline.run(pipeline.PIECE, self._program(part, wanted)))
-        program = _only_read_inputs(program)
+        program = counted(_only_read_inputs(program), map(self._captured.versions.get, wanted))
         self._refuse_unknown(program)
         symbols = _used(program, self._names)
         return Piece(
@@ -95,6 +98,7 @@ class Cutter:
             nodes=tuple(ran.node for ran in part.ran),
             grads=grads,
             leaves=tuple(ran.node for ran in part.ran if ran.is_leaf),
+            recounted=recounted(program),
         )
 
     def _program(self, part: Part, outputs: Sequence[int]) -> Program:

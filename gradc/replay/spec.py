@@ -1,8 +1,8 @@
 """What C++ needs of a recording to replay it: pieces and boundaries in turn, and what the values between them are.
 
-    recording_spec: Captured -> RecordingSpec          gradc._C.Recording is made from it, and reads its attributes by name
+recording_spec: Captured -> RecordingSpec          gradc._C.Recording is made from it, and reads its attributes by name
 
-    piece 0 -> boundary 0 -> piece 1 -> ... -> last piece
+piece 0 -> boundary 0 -> piece 1 -> ... -> last piece
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gradc.symbolic.terms import FIXED, Fit, Term
 class BoundarySpec:
     """A node that runs live. ``dying``: the slots that nobody reads after it.
 
-    What it takes dies before it runs, what only the state after it holds dies then; what both do, at the end of the run.
+    What it takes dies before it runs, what only the state after it holds dies then; what both do, at the end of the run. What
+    it returns for nobody dies at once: it may be what else it returns, and eager takes a gradient that nobody holds as it is.
     """
 
     boundary: Boundary
@@ -58,9 +59,10 @@ def recording_spec(captured: Captured, lower: Lower, fit: Fit = FIXED, names: Se
     boundaries: list[BoundarySpec] = []
     for boundary in reversed(captured.boundaries):
         needed.update(pieces[-1].inputs)
+        unused = set(boundary.outputs) - {-1} - needed
         needed.difference_update(boundary.outputs)
         taken, waiting = set(boundary.inputs) - {-1}, boundary.after.slots()
-        boundaries.append(BoundarySpec(boundary, tuple(sorted((taken ^ waiting) - needed))))
+        boundaries.append(BoundarySpec(boundary, tuple(sorted(((taken ^ waiting) | unused) - needed))))
         needed |= taken | waiting
         pieces.append(cutter.piece(parts.pop(), needed))
     return RecordingSpec(

@@ -41,6 +41,9 @@ class PythonObserver : public Observer {
     const py::gil_scoped_acquire gil;
     return guarded([&] { return target_.attr("leave")(node, to_python(outputs)).cast<bool>(); });
   }
+  void pause() override {
+    call("pause");
+  }
   void boundary(uint32_t node, const Traffic& traffic) override {
     const py::gil_scoped_acquire gil;
     const auto& [inputs, outputs, are_inputs_stealable, are_outputs_stealable] = traffic;
@@ -131,10 +134,11 @@ struct TestedHolders {
     const variable_list inputs = to_tensors(values);
     auto given = inputs;
     const auto before = Holders::count(inputs);
+    const auto are_stealable = holders.stealable_among(inputs);
     auto outputs = to_tensors(node(to_python(given)));
     given.clear();
     holders.note_taken(inputs, before, outputs);
-    return to_python(holders.note_returned(inputs, std::move(outputs)));
+    return to_python(holders.note_returned(inputs, are_stealable, std::move(outputs)));
   }
 };
 

@@ -205,10 +205,11 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
   const variable_list held = std::move(inputs);
   const auto are_stealable = holders_.stealable_among(held);
   variable_list outputs;
+  observer_->pause();
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
     outputs = call_on_returned(node, held, are_stealable);
-    outputs = holders_.note_returned(held, std::move(outputs));
+    outputs = holders_.note_returned(held, are_stealable, std::move(outputs));
   }
   observer_->boundary(node, {held, outputs, are_stealable, holders_.stealable_among_returned(outputs)});
   observer_->snapshot(snapshot());
@@ -222,7 +223,7 @@ variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& he
   variable_list inputs = given;
   const auto before = Holders::count(given);
   if (live.is_needed && live.accumulate && inputs.at(0).defined() && holders_.is_held_once(held[0])) {
-    inputs[0] = inputs[0].variable_data(); // a handle that only the leaf has: without the recording, it would steal
+    inputs[0] = new_handle(inputs[0]); // a handle that only the leaf has: without the recording, it would steal
   }
   auto outputs = live.is_needed ? run_and_release(node, std::move(inputs), std::move(are_stealable))
                                 : call_hooks_alone(*live.node, std::move(inputs));
@@ -327,7 +328,12 @@ void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old = old.clone();
     old.add_(value);
   } else {
+    const bool is_in_place = observer_ && holders_.is_added_to_this_time(old, value) && is_plain_buffer(old, stand_ins_); // in eager
+    const auto version = version_of(old);
     old = old + value;
+    if (is_in_place) {
+      set_version(old, version + 1);
+    }
   }
 }
 

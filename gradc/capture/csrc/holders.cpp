@@ -1,5 +1,7 @@
 #include "capture/csrc/holders.h"
 
+#include "csrc/autograd.h"
+
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -125,18 +127,22 @@ void Holders::note_kept(const variable_list& inputs, const variable_list& result
   }
 }
 
-variable_list Holders::note_returned(const variable_list& inputs, variable_list outputs) {
+variable_list Holders::note_returned(
+    const variable_list& inputs, const std::vector<bool>& are_stealable, variable_list outputs) {
   struct Returned {
     bool is_held_once, is_stealable;
     size_t first;
   };
   std::vector<Returned> returned;
   for (const auto& output : outputs) {
-    const bool is_held_once = num_among(inputs, output) > 0
-        ? this->is_held_once(output)
-        : torch::autograd::impl::is_tensor_stealable(output, num_among(outputs, output));
     const auto is_it = [&](const at::Tensor& other) { return other.is_same(output); };
     const size_t first = std::find_if(outputs.begin(), outputs.end(), is_it) - outputs.begin();
+    const size_t input = std::find_if(inputs.begin(), inputs.end(), is_it) - inputs.begin();
+    if (input < inputs.size()) { // handed on: the recording holds it, too
+      returned.push_back({is_held_once(output), are_stealable[input], first});
+      continue;
+    }
+    const bool is_held_once = torch::autograd::impl::is_tensor_stealable(output, num_among(outputs, output));
     returned.push_back({is_held_once, is_held_once && output.has_storage() && output.storage().use_count() == 1, first});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -144,7 +150,7 @@ variable_list Holders::note_returned(const variable_list& inputs, variable_list 
     if (!output.defined()) {
       continue;
     }
-    const at::Tensor handle = output.requires_grad() ? output : output.variable_data(); // one with a history cannot be recorded
+    const at::Tensor handle = output.requires_grad() ? output : new_handle(output); // one with a history cannot be recorded
     auto& value = add(handle);
     value.first = handle_of(returned[i].first < i ? outputs[returned[i].first] : handle);
     value.is_stealable = returned[i].is_stealable;

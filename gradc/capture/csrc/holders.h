@@ -57,8 +57,8 @@ class Holders {
   // The node has run with `results`, of which `inputs` are handles: what is kept of the former is kept.
   void note_kept(const variable_list& inputs, const variable_list& results);
   // Gives what the node returned new handles, since a hook may return what it was given: on the next run it may return something
-  // else. What was returned is held, for `as_returned`.
-  variable_list note_returned(const variable_list& inputs, variable_list outputs);
+  // else. What was returned is held, for `as_returned`. `are_stealable` is what `stealable_among` gave before the node ran.
+  variable_list note_returned(const variable_list& inputs, const std::vector<bool>& are_stealable, variable_list outputs);
   // Notes that a boundary took or returned these, where nothing is known of who kept them.
   void note(const variable_list& values);
   // Notes stand-ins for what a boundary returned, and what `stealable_among_returned` gave for that; empty: nothing is known.

@@ -39,6 +39,8 @@ class Observer {
   virtual void enter(uint32_t node, const variable_list& inputs) = 0;
   // True if the node must run live on a hit, though it was recorded.
   virtual bool leave(uint32_t node, const variable_list& outputs) = 0;
+  // A boundary is about to run.
+  virtual void pause() = 0;
   virtual void boundary(uint32_t node, const Traffic& traffic) = 0;
   // What is recorded of a value that a boundary returned is right where as many hold it as now.
   virtual void depends_on_holders(const at::Tensor& value) = 0;

@@ -1,5 +1,6 @@
 #include "nodes/csrc/joint_call.h"
 
+#include "csrc/autograd.h"
 #include "csrc/plain.h"
 #include "executor/csrc/memory.h"
 #include "nodes/csrc/accumulate.h"
@@ -24,10 +25,8 @@ constexpr size_t calls_apart = 2; // until it pays to join forward and backward
 
 thread_local std::optional<JointCall> waiting_here;
 
-uint32_t version_of(const c10::IValue& primal) {
-  return !primal.isTensor() || primal.toTensor().is_inference()
-      ? 0
-      : torch::autograd::impl::version_counter(primal.toTensor()).current_version();
+uint32_t version_of_primal(const c10::IValue& primal) {
+  return primal.isTensor() ? version_of(primal.toTensor()) : 0;
 }
 
 // The gradient of a loss.
@@ -63,7 +62,7 @@ JointCall::JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10
     values_ = gradc::run(*region_->forward, primals_);
   }
   versions_.reserve(primals_.size());
-  std::transform(primals_.begin(), primals_.end(), std::back_inserter(versions_), &version_of);
+  std::transform(primals_.begin(), primals_.end(), std::back_inserter(versions_), &version_of_primal);
 }
 
 // False, and nothing has happened, where forward and backward have to run one by one; also where one of them raises.
@@ -145,7 +144,7 @@ void JointCall::make_values() {
   }
   region_->joining.joined = nullptr;
   const bool are_same = std::equal(primals_.begin(), primals_.end(), versions_.begin(), [](const c10::IValue& primal, uint32_t version) {
-    return version_of(primal) == version;
+    return version_of_primal(primal) == version;
   });
   TORCH_CHECK(
       are_same, "gradc: ", region_->name, ": while the loss was on its way to backward(), somebody wrote into a tensor that it was ",

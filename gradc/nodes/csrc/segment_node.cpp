@@ -382,10 +382,7 @@ variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackw
     grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
   }
   for (const auto& [position, version] : backward.recounted) {
-    if (!grads[position].is_inference()) {
-      auto counter = torch::autograd::impl::version_counter(grads[position]); // shared with its views
-      counter.set_version(version);
-    }
+    set_version(grads[position], version);
   }
   for (const auto position : backward.views) {
     grads[position] = at::alias(grads[position]);

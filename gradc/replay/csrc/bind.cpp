@@ -85,6 +85,7 @@ Piece make_piece(const py::handle& source) {
   piece.nodes = spec.get<std::vector<uint32_t>>("nodes");
   piece.grads = spec.get<std::vector<std::pair<uint32_t, Index>>>("grads");
   piece.leaves = spec.get<std::vector<uint32_t>>("leaves");
+  piece.recounted = spec.get<std::vector<std::pair<uint32_t, uint32_t>>>("recounted");
   spec.refuse_others();
   return piece;
 }

@@ -42,6 +42,7 @@ struct Piece {
   std::vector<Index> outputs;
   std::vector<uint32_t> nodes;
   std::vector<std::pair<uint32_t, Index>> grads; // leaf's node -> slot of its new .grad
+  std::vector<std::pair<uint32_t, uint32_t>> recounted; // position of an output -> its version counter in eager
   std::vector<uint32_t> leaves; // every leaf's node of the piece, for the check that its .grad is as walked
 };
 

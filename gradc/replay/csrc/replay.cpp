@@ -66,10 +66,6 @@ class Replay {
   }
 
  private:
-  static uint32_t version_of(const at::Tensor& tensor) {
-    return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-  }
-
   void release(const std::vector<uint32_t>& nodes) {
     if (!walk_.request.keep_graph) {
       for (const auto node : nodes) {
@@ -96,6 +92,9 @@ class Replay {
       auto outputs = piece.plan ? gradc::run(*piece.plan, std::move(inputs)) : piece.runner(std::move(inputs));
       for (size_t i = 0; i < outputs.size(); ++i) {
         values_[piece.outputs[i]] = std::move(outputs[i]).toTensor();
+      }
+      for (const auto& [position, version] : piece.recounted) {
+        set_version(values_[piece.outputs[position]], version);
       }
     }
     for (const auto& [node, slot] : piece.grads) {
