@@ -18,7 +18,7 @@ from gradc.analysis.segments import Segment
 from gradc.backward.formulas import refuse_other_formulas
 from gradc.backward.key import BackwardKey
 from gradc.backward.run_nodes import run_nodes
-from gradc.ir.aliases import declared_views
+from gradc.ir.aliases import Aliases, declared_views
 from gradc.ir.layouts import has_free_strides
 from gradc.ir.ops import LAZY_VIEWS
 from gradc.ir.program import Program
@@ -45,7 +45,8 @@ class Backward:
     the nodes own which eager would run; ``frees_hidden`` tells that one of these nodes saved what no hook sees. ``views`` are
     gradients that the engine must see as views, as in eager: to any other it adds in place, in the memory that it lies in.
     ``plain_views`` are the others that are views in eager: it only shows in the count of what was written into a sum that
-    begins with one. ``recounted`` are gradients whose version counters ``program`` leaves otherwise than eager, with eager's.
+    begins with one. ``recounted``: gradients whose version counters ``program`` leaves otherwise than eager, with eager's, and
+    the tangent that eager writes the sum over where nobody else holds it, whose counter then counts on; -1 if there is none.
     """
 
     program: Program
@@ -54,7 +55,7 @@ class Backward:
     frees_hidden: bool
     views: tuple[int, ...]
     plain_views: tuple[int, ...] = ()
-    recounted: tuple[tuple[int, int], ...] = ()
+    recounted: tuple[tuple[int, int, int], ...] = ()
 
     def as_in_eager(self, grads: list[Any]) -> list[Any]:
         """What a run of ``program`` has made, with eager's views and version counters."""
@@ -87,14 +88,28 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, la
             grads = run_nodes(tape, segment, tangents, key.needed, recorder=recorder)
         inputs.add_symbols()
         program = counted(recorder.program(grads), [None if grad is None else grad._version for grad in grads])
+        hanging = _hanging(recorder, program)
     program = pipeline.run(pipeline.backward(segment.shared if key.adds_up else ()), program)
     return Backward(
         program,
         tuple(inputs.used),
         *released(segment, key.tangents, key.needed),
         *_views(program),
-        recounted=recounted(program),
+        recounted=_recounted(program, {} if key.adds_up and segment.shared else hanging),
     )
+
+
+def _hanging(recorder: Recorder, program: Program) -> dict[int, int]:
+    """Position of a gradient -> the tangent that eager may have written it over."""
+    sums, aliases = recorder.sums, Aliases(program.instructions)
+    roots = {position: aliases.root_of(out.slot) for position, out in enumerate(program.outputs) if isinstance(out, Ref)}
+    return {position: sums.given[sums.hanging[root]] for position, root in roots.items() if root in sums.hanging}
+
+
+def _recounted(program: Program, hanging: dict[int, int]) -> tuple[tuple[int, int, int], ...]:
+    versions = dict(recounted(program))
+    versions.update((position, version) for position in hanging if (version := program.versions[position]) is not None)
+    return tuple((position, version, hanging.get(position, -1)) for position, version in sorted(versions.items()))
 
 
 class _Inputs:
@@ -119,6 +134,8 @@ class _Inputs:
         slot = self.recorder.add_input(tangent, "tangent", entry_label(self.tape, self.segment, position))
         if position in key.stealable:
             self.recorder.sums.stealable.add(slot)
+        else:
+            self.recorder.sums.given[slot] = position
         return tangent
 
     def add_kept(self) -> None:

@@ -123,8 +123,10 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
                 self._note(_aten.clone.default, (first,), {}, copy)
                 self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))
                 set_version(copy, first._version + 1)
+                self.sums.note(self.slot_of(copy))
                 return copy
         self._note(_aten.add.Tensor, addends, kwargs, total)
+        self.sums.note(self.slot_of(total))
         if is_written_over:
             set_version(total, first._version + 1)
         return total

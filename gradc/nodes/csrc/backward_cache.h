@@ -12,6 +12,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <tuple>
 #include <vector>
 
 namespace gradc {
@@ -19,8 +20,9 @@ namespace gradc {
 // A compiled backward: the plan takes the defined tangents, the saved tensors at `saved`, and the symbols. `released` are
 // the saved tensors that are freed with it; of those that it does not read, `unread`, eager checks the versions all the same.
 // `views` are gradients that the engine must see as views: to any other it adds in place, in the memory that it lies in. Of
-// `plain_views` it is to do so where others send to the same place, since it counts what is written into the sum. `recounted` are gradients, with the version
-// counters that eager leaves in them.
+// `plain_views` it is to do so where others send to the same place, since it counts what is written into the sum. `recounted` are
+// gradients, the version counters that eager leaves in them, and the tangents that eager has written over them where nobody else
+// holds these; -1: none.
 struct CompiledBackward {
   std::shared_ptr<Plan> plan;
   std::vector<int64_t> saved;
@@ -28,7 +30,7 @@ struct CompiledBackward {
   bool frees_hidden = false;
   std::vector<int64_t> views;
   std::vector<int64_t> plain_views;
-  std::vector<std::pair<int64_t, int64_t>> recounted;
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> recounted;
   std::vector<int64_t> unread;
 };
 

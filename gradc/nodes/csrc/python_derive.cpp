@@ -31,7 +31,7 @@ class PythonDerive : public Derive {
         return nullptr;
       }
       using Numbers = std::vector<int64_t>;
-      using Versions = std::vector<std::pair<int64_t, int64_t>>;
+      using Versions = std::vector<std::tuple<int64_t, int64_t, int64_t>>;
       using Fields = std::tuple<std::shared_ptr<Plan>, Numbers, Numbers, bool, Numbers, Numbers, Versions, Numbers>;
       const auto make = [](auto&&... fields) { return std::make_shared<CompiledBackward>(CompiledBackward{std::move(fields)...}); };
       return std::apply(make, found.cast<Fields>());

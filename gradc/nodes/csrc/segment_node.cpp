@@ -287,22 +287,36 @@ bool SegmentNode::may_add_up() const {
 
 // The odd tangents to which the engine would add others in place, as nobody else holds them.
 std::vector<int64_t> SegmentNode::written_over(const variable_list& tangents) const {
-  const size_t by_engine = post_hooks().empty() ? 1 : 2;
-  const auto* walked = WalkedRun::of(*this);
   std::vector<int64_t> positions;
   for (size_t i = 0; i < tangents.size(); ++i) {
     const auto& tangent = tangents[i];
-    if (tangent.defined() && is_plain(tangent) && has_free_strides(tangent)) {
-      if (walked && !walked->is_owned().empty() ? walked->is_owned()[i] : may_write_over(tangent, by_engine)) {
-        positions.push_back(static_cast<int64_t>(i));
-      }
+    if (tangent.defined() && is_plain(tangent) && has_free_strides(tangent) && is_owned(tangents, i)) {
+      positions.push_back(static_cast<int64_t>(i));
     }
   }
   return positions;
 }
 
+// Whether the engine would add to the tangent in place, as nobody else holds it.
+bool SegmentNode::is_owned(const variable_list& tangents, size_t position) const {
+  const auto* walked = WalkedRun::of(*this);
+  const size_t by_engine = post_hooks().empty() ? 1 : 2;
+  return walked && !walked->is_owned().empty() ? walked->is_owned()[position] : may_write_over(tangents[position], by_engine);
+}
+
+// Of each gradient in `recounted`, what is counted already in the tangent that eager writes it over, if it does.
+std::vector<uint32_t> SegmentNode::counted_before(const CompiledBackward& backward, const variable_list& tangents) const {
+  std::vector<uint32_t> counts;
+  for (const auto& [position, version, tangent] : backward.recounted) {
+    const bool is_written_over = tangent >= 0 && is_plain(tangents[tangent]) && is_owned(tangents, tangent);
+    counts.push_back(is_written_over ? version_of(tangents[tangent]) + 1 : 0);
+  }
+  return counts;
+}
+
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents, bool keeps_graph) {
   refuse_second_backward(backward.released, backward.frees_hidden);
+  const auto before = counted_before(backward, tangents);
   std::vector<c10::IValue> inputs;
   inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
   for (auto& tangent : tangents) {
@@ -320,14 +334,14 @@ variable_list SegmentNode::replay(const CompiledBackward& backward, variable_lis
     inputs.emplace_back(symbol);
   }
   if (keeps_graph) {
-    return with_views(gradients_of(run(*backward.plan, std::move(inputs)), backward), backward);
+    return with_views(gradients_of(run(*backward.plan, std::move(inputs)), backward, before), backward);
   }
   std::vector<bool> are_own(saved_.own.size());
   std::transform(saved_.own.begin(), saved_.own.end(), are_own.begin(), [](const at::Tensor& own) { return own.defined(); });
   release(backward.released, backward.frees_hidden); // what the plan has read for the last time dies while it runs, as it does in eager
   std::vector<c10::IValue> left;
   try {
-    return with_views(gradients_of(run(*backward.plan, std::move(inputs), &left), backward), backward);
+    return with_views(gradients_of(run(*backward.plan, std::move(inputs), &left), backward, before), backward);
   } catch (const std::exception&) {
     put_back(backward, are_own, left);
     throw;
@@ -374,15 +388,17 @@ const WalkedRun* WalkedRun::of(const SegmentNode& segment) {
   return walked_here && walked_here->segment_ == &segment ? walked_here : nullptr;
 }
 
-variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackward& backward) {
+variable_list gradients_of(
+    std::vector<c10::IValue> results, const CompiledBackward& backward, const std::vector<uint32_t>& counted_before) {
   variable_list grads;
   grads.reserve(results.size());
   for (auto& result : results) {
     at::Tensor grad = result.isTensor() ? std::move(result).toTensor() : at::Tensor();
     grads.push_back(grad.defined() && grad.requires_grad() ? grad.detach() : std::move(grad));
   }
-  for (const auto& [position, version] : backward.recounted) {
-    set_version(grads[position], version);
+  for (size_t i = 0; i < backward.recounted.size(); ++i) {
+    const auto& [position, version, tangent] = backward.recounted[i];
+    set_version(grads[position], version + (counted_before.empty() ? 0 : counted_before[i]));
   }
   for (const auto position : backward.views) {
     grads[position] = at::alias(grads[position]);

@@ -80,6 +80,8 @@ struct SegmentNode : torch::autograd::Node {
   bool may_add_up() const;
   bool leaves_sums_to_the_engine(const Plan& plan) const;
   std::vector<int64_t> written_over(const torch::autograd::variable_list& tangents) const;
+  bool is_owned(const torch::autograd::variable_list& tangents, size_t position) const;
+  std::vector<uint32_t> counted_before(const CompiledBackward& backward, const torch::autograd::variable_list& tangents) const;
   void take_sums(torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
   std::vector<bool> needed_now() const;
   Key key_now(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed) const;
@@ -120,7 +122,8 @@ struct SegmentNode : torch::autograd::Node {
 at::Tensor with_history(const at::Tensor& tensor, torch::autograd::Edge edge);
 
 // What a compiled backward's plan gave, as a node gives it to the engine.
-torch::autograd::variable_list gradients_of(std::vector<c10::IValue> results, const CompiledBackward& backward);
+torch::autograd::variable_list gradients_of(
+    std::vector<c10::IValue> results, const CompiledBackward& backward, const std::vector<uint32_t>& counted_before = {});
 
 // Whether a backward pass from these roots meets segments and leaves only. False where that takes long to tell.
 bool consists_of_segments(const std::vector<at::Tensor>& roots);
