@@ -269,13 +269,14 @@ def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
         compiled = gradc.compile(lambda x: x.sin(), **FASTEST)
     finally:
         gradc.config.compare_with_eager = False
-    contest = compiled._gradc_call.contests[0]
+    contest, *_ = pays._entries[compiled._gradc_call].contests
     contest.is_eager, contest.num_rest, contest._num_offers = True, 1000, pays.num_offers()
     contest.tell = lambda: None
     compiled(torch.ones(2))
     assert contest.num_rest == 999
     auto._tell_others()
-    compiled(torch.ones(2))
+    for _ in range(pays._CALLS_UNASKED + 1):  # the native entry asks only so often
+        compiled(torch.ones(2))
     assert (contest.is_eager, contest.num_rest) == (False, 0)
 
 
