@@ -152,8 +152,9 @@ def _distribution(cls: type[distributions.Distribution]) -> Iterator[Refused]:
             if _error_of(construct, (bad, value)) is not None:
                 yield Refused(construct, (bad, value), good=(good, value))
     for number in (-1.0, 0.5, 2.5, float("nan")):
-        if _error_of(construct, (good, torch.full_like(value, number))) is not None:
-            yield Refused(construct, (good, torch.full_like(value, number)), good=(good, value))
+        bad_value = torch.full_like(value, number, dtype=torch.get_default_dtype())  # integers, too, may be given as floats
+        if _error_of(construct, (good, bad_value)) is not None:
+            yield Refused(construct, (good, bad_value), good=(good, value))
 
 
 def _constraints(cls: Any) -> dict[str, Any]:
