@@ -153,7 +153,7 @@ def _in_what_was_traced(
     Operation by operation each call is seen, where a fused kernel hides what it is made of, and rounds otherwise.
     """
     unfused, names = redirection.compiler.unfused, {each.name for each in found if each.kind is Kind.WRONG}
-    if unfused is None or not names:
+    if unfused is None or not names or _ERROR in names:
         return None, ""
     reset()
     with redirection.with_compiler(unfused):

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import gradc
 from gradc.cli import main
+from gradc.parity.against import Compiler, compiler_of, redirected
+from gradc.parity.check import check_with
 from gradc.parity.differences import Kind
 from gradc.parity.location import Sign
 from tests.parity.perturbing import Perturbing, another_value, one_ulp
@@ -125,6 +127,18 @@ def test_what_generated_kernels_alone_make_wrong() -> None:
     report = gradc.check(step, torch.rand(64), against="inductor")
     assert report.kind is Kind.WRONG
     assert report.notes[0] == "Without fusing (aot_eager) all of that equals eager: it comes of the generated kernels."
+
+
+def test_where_the_compiler_raises_nothing_is_said_of_fusing() -> None:
+    """The run without fusing has no such error, and that counted as a value that differs."""
+
+    def raises(step: Any) -> Any:
+        raise NotImplementedError("no such kernel")
+
+    compiler = Compiler("broken", raises, is_counted=False, unfused=compiler_of("aot_eager"))
+    with redirected(compiler) as redirection:
+        report = check_with(redirection, lambda x: x.sin(), (torch.ones(3),), 1)
+    assert [found.name for found in report.differences] == ["exception"] and report.notes == () and report.num_runs == 3
 
 
 def test_what_a_compiler_of_no_known_kind_makes_wrong_is_told_at_its_border() -> None:
