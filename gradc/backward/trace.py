@@ -101,6 +101,8 @@ def trace_backward(tape: Tape, segment: Segment, key: BackwardKey, name: str, la
 
 def _hanging(recorder: Recorder, program: Program) -> dict[int, int]:
     """Position of a gradient -> the tangent that eager may have written it over."""
+    if not recorder.sums.hanging:
+        return {}
     sums, aliases = recorder.sums, Aliases(program.instructions)
     roots = {position: aliases.root_of(out.slot) for position, out in enumerate(program.outputs) if isinstance(out, Ref)}
     return {position: sums.given[sums.hanging[root]] for position, root in roots.items() if root in sums.hanging}

@@ -115,6 +115,7 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         first, second = addends
         slot = self.slot_of(first)
         is_written_over = self.sums.is_written_over(first, total, slot, slot in self.declared)
+        hangs_on = self.sums.hangs_on(first, slot)
         if is_written_over and does_layout_tell(first, total):
             meta, copy = tensor_meta(first), self._call(_aten.clone.default, (first,), {})
             # With gaps or overlaps, it is not written over.
@@ -123,13 +124,18 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
                 self._note(_aten.clone.default, (first,), {}, copy)
                 self._note(_aten.add_.Tensor, (copy, second), {}, self._call(_aten.add_.Tensor, (copy, second), {}))
                 set_version(copy, first._version + 1)
-                self.sums.note(self.slot_of(copy))
+                self._hang(copy, hangs_on)
                 return copy
         self._note(_aten.add.Tensor, addends, kwargs, total)
-        self.sums.note(self.slot_of(total))
         if is_written_over:
             set_version(total, first._version + 1)
+        if is_written_over or hangs_on == slot:
+            self._hang(total, hangs_on)
         return total
+
+    def _hang(self, total: torch.Tensor, given: int | None) -> None:
+        if given is not None and (slot := self.slot_of(total)) is not None:
+            self.sums.hanging[slot] = given
 
     def _note(self, op: Any, args: Any, kwargs: Any, result: Any) -> Instruction:
         return self.add_call(op, args, kwargs, result, self.autocast.seen_by(op), *self._place())

@@ -33,27 +33,27 @@ class EngineSums:
         self.stealable: set[int] = set()
         self.given: dict[int, int] = {}
         self.hanging: dict[int, int] = {}
-        self._hangs_on: int | None = None  # of the last addition
 
     def is_written_over(self, addend: torch.Tensor, total: torch.Tensor, slot: int | None, is_input: bool) -> bool:
         """True if the engine would write the sum over ``addend``, as nobody else held it.
 
         Traced, the recording does, and ``total`` is a new tensor. Whether the addend has gaps or overlaps is not asked.
         """
-        is_stealable, self._hangs_on = slot in self.stealable, None
-        is_given = is_stealable or slot in self.given
-        if torch.is_grad_enabled() or (is_input and not is_given) or tensor_meta(addend) is None:
-            return False
-        is_alone = use_count(addend) <= _USES + is_given and not is_view(addend)
-        is_written_over = is_alone and (is_stealable or not is_input)
-        if is_alone and slot is not None:
-            self._hangs_on = self.hanging.get(slot) if is_written_over else slot
-        return is_written_over
+        is_stealable = slot in self.stealable
+        return (is_stealable or not is_input) and _is_alone(addend, is_stealable)
 
-    def note(self, total: int | None) -> None:
-        """The slot of the sum that was last asked about."""
-        if total is not None and self._hangs_on is not None:
-            self.hanging[total] = self._hangs_on
+    def hangs_on(self, addend: torch.Tensor, slot: int | None) -> int | None:
+        """The slot in ``given`` that ``addend`` is, or is written over, where that may be."""
+        if slot is None or (slot in self.given and not _is_alone(addend, is_given=True)):
+            return None
+        return slot if slot in self.given else self.hanging.get(slot)
+
+
+def _is_alone(addend: torch.Tensor, is_given: bool) -> bool:
+    """Whether only one buffer holds it. ``is_given``: it was given to the engine."""
+    if torch.is_grad_enabled() or tensor_meta(addend) is None:
+        return False
+    return use_count(addend) <= _USES + is_given and not is_view(addend)
 
 
 def does_layout_tell(addend: torch.Tensor, total: torch.Tensor) -> bool:

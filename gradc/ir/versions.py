@@ -1,7 +1,7 @@
 """Version counters of what a Program returns: those of eager, and what its calls leave in them.
 
-counted:   (program, version of each output in eager) -> Program with ``versions``
-recounted: Program -> (position of an output, its version in eager), where its calls leave another
+    counted:   (program, version of each output in eager) -> Program with ``versions``
+    recounted: Program -> (position of an output, its version in eager), where its calls leave another
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What C++ needs of a recording to replay it: pieces and boundaries in turn, and what the values between them are.
 
-recording_spec: Captured -> RecordingSpec          gradc._C.Recording is made from it, and reads its attributes by name
+    recording_spec: Captured -> RecordingSpec          gradc._C.Recording is made from it, and reads its attributes by name
 
-piece 0 -> boundary 0 -> piece 1 -> ... -> last piece
+    piece 0 -> boundary 0 -> piece 1 -> ... -> last piece
 """
 
 from __future__ import annotations
