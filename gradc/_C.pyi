@@ -79,6 +79,7 @@ class Region:
         self,
         outputs: list[Any],
         slow: Callable[..., Any],
+        raised: Callable[[BaseException], None] | None,
         leaves: Sequence[int],
         unheard: Sequence[int],
         joint: StraightLoss | None = None,

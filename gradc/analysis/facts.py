@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from gradc.errors import UnsupportedError
+from gradc.ir.ops import acts_elsewhere
 from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
@@ -59,6 +60,13 @@ class Facts:
         read = [self.tape.tensor_of(slot) for slot in call.reads]
         is_alone = bool(read) and all(tensor.is_inference() or any(tensor is one for one in given) for tensor in read)
         return is_alone and call.op not in _ARITHMETIC
+
+    @functools.cached_property
+    def acts_outside(self) -> bool:
+        """True if a call writes into memory from outside, draws, or is another library's: what raises behind it has done so."""
+        tape = self.tape
+        given = {tape.aliases.root_of(slot) for slot in (*tape.program.inputs, *tape.program.constants)}
+        return not given.isdisjoint(self._writes) or any(acts_elsewhere(call.op) for call in tape.program.instructions)
 
     @functools.cached_property
     def uses(self) -> Mapping[Edge, Sequence[Use]]:

@@ -26,6 +26,7 @@ from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
+from gradc.frontend.raised import eager_of, with_eagers_error
 from gradc.frontend.transforms import forbids_hooks
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -147,8 +148,10 @@ def _guarded(
         fallback("weights that autocast keeps other copies of", where=first_line(graph), fullgraph=options.fullgraph)
         return eagerly(*inputs)
 
-    slow = torch.compiler.disable(call)
-    return slow if floats.kept is not None or refused or are_hooks_forbidden else region.guarded(slow, *joint)
+    slow, raised = torch.compiler.disable(call), eager_of(region)
+    is_slow = floats.kept is not None or refused or are_hooks_forbidden
+    called = slow if is_slow else region.guarded(slow, raised, *joint)
+    return with_eagers_error(slow, raised) if called is slow and raised is not None else called
 
 
 def _what_inference_tensors_forbid(region: Region, inputs: Sequence[Any]) -> str:

@@ -160,9 +160,13 @@ def is_random(op: Any) -> bool:
 
 def has_effect(op: Any) -> bool:
     """True if a call of it counts though nobody reads its results: it writes, draws, may raise, or is another library's."""
-    schema = op._schema
-    is_for_effect = schema.is_mutable or not schema.returns or op.namespace not in _WITHOUT_EFFECT
-    return is_for_effect or is_random(op) or op in MAY_RAISE
+    return op._schema.is_mutable or op in MAY_RAISE or acts_elsewhere(op)
+
+
+def acts_elsewhere(op: Any) -> bool:
+    """True if a call of it may leave something behind elsewhere than in its arguments: it draws, or is another library's."""
+    returns_nothing = not op._schema.returns and not op._schema.is_mutable and op not in MAY_RAISE
+    return returns_nothing or op.namespace not in _WITHOUT_EFFECT or is_random(op)
 
 
 def changes_layout(op: Any) -> bool:

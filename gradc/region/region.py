@@ -158,17 +158,21 @@ class Region:
             return ""
         return self._why_never_packed or ("" if all(map(is_pure, hooks)) and self.packing else "saved-tensors hooks")
 
-    def guarded(self, slow: Callable[..., Any], joint: Any = None, loss: int = 0) -> Callable[..., Any]:
+    def guarded(
+        self, slow: Callable[..., Any], raised: Callable[[BaseException], None] | None = None, joint: Any = None, loss: int = 0
+    ) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt.
 
-        ``joint``: what the backward goes by of the output with the number ``loss``, where that goes straight there; else None.
+        ``raised``: what the native region calls with each error, and may raise another in its place. ``joint``: what the
+        backward goes by of the output with the number ``loss``, where that goes straight there; else None.
         """
         if self.native is None or not self._is_direct:
             return slow
         inner = self.tape.inner_gradients
         leaves = {position for gradient in inner for position in gradient.must_be_leaves}
         unheard = {position for gradient in inner for position in gradient.wanted}
-        return self.native.direct(direct_outputs(self.outputs.kinds), slow, sorted(leaves), sorted(unheard), joint, loss)
+        outputs = direct_outputs(self.outputs.kinds)
+        return self.native.direct(outputs, slow, raised, sorted(leaves), sorted(unheard), joint, loss)
 
     def native_keys(self, number: int) -> list[BackwardKey]:
         """What the native node of a segment has backwards for, in no order."""

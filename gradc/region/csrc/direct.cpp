@@ -35,7 +35,7 @@ struct DirectOutput {
 struct DirectCall {
   std::shared_ptr<RegionLayout> region;
   std::vector<DirectOutput> outputs;
-  py::object slow;
+  py::object slow, raised;
   std::vector<size_t> leaves;
   std::vector<size_t> unheard;
   std::shared_ptr<const StraightLoss> joint; // null where no output goes straight to backward
@@ -159,9 +159,8 @@ torch::autograd::variable_list tensors_of(PyObject* tuple) {
   return tensors;
 }
 
-PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
   std::vector<c10::IValue> inputs;
   inputs.reserve(count);
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -188,6 +187,32 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   END_HANDLE_TH_ERRORS
 }
 
+// The error that is set, as an object with its traceback; no error is set any more.
+py::object fetched_error() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace) {
+    PyException_SetTraceback(value, trace);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return py::reinterpret_steal<py::object>(value);
+}
+
+PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
+  PyObject* results = try_direct(direct, arguments, count);
+  if (!results && !direct.raised.is_none() && PyErr_ExceptionMatches(PyExc_Exception)) {
+    const py::object error = fetched_error();
+    const THPObjectPtr told(PyObject_CallOneArg(direct.raised.ptr(), error.ptr()));
+    if (told) { // nothing else was raised
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+    }
+  }
+  return results;
+}
+
 PyMethodDef direct_method = {
     "gradc_region", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_direct)), METH_FASTCALL, nullptr};
 
@@ -197,12 +222,14 @@ py::object make_direct(
     std::shared_ptr<RegionLayout> region,
     const py::list& outputs,
     py::object slow,
+    py::object raised,
     std::vector<size_t> leaves,
     std::vector<size_t> unheard,
     std::shared_ptr<const StraightLoss> joint,
     size_t loss) {
   auto direct = std::make_unique<DirectCall>();
   direct->slow = std::move(slow);
+  direct->raised = std::move(raised);
   direct->leaves = std::move(leaves);
   direct->unheard = std::move(unheard);
   for (const py::handle output : outputs) {

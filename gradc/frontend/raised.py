@@ -1,0 +1,50 @@
+"""A graph that raises: its frame runs again, as it was written, and raises as eager does.
+
+    eager_of(region): -> what to call with the error that a call of the region raised; None where it cannot be run again
+    with_eagers_error(call, raised): -> the same function, which calls ``raised`` so
+
+Dynamo does what Python does in a frame (appends to a list, sets an attribute or a ``.grad``) when the graph has run: one that
+raises leaves it undone, and names no line. Where the graph writes into nothing from outside and draws nothing, nothing has
+happened yet, so that the frame can be run: Python does its part, and the error has the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradc.analysis.facts import Facts
+from gradc.errors import GradcError, is_passing
+from gradc.journal import count
+from gradc.region.region import Region
+from gradc.torch_private.frames import as_written, calling_frame
+
+Raised = Callable[[BaseException], None]
+
+
+def eager_of(region: Region) -> Raised | None:
+    """See the module's docstring."""
+    return None if Facts(region.tape).acts_outside else _run_as_written
+
+
+def with_eagers_error(call: Callable[..., Any], raised: Raised) -> Callable[..., Any]:
+    """See the module's docstring."""
+
+    def function(*inputs: Any) -> Any:
+        try:
+            return call(*inputs)
+        except Exception as error:
+            told = error
+        raised(told)
+        raise told
+
+    return function
+
+
+def _run_as_written(error: BaseException) -> None:
+    """Raises what eager raises. Returns where the frame is out of reach, or the error is none of the program's."""
+    frame = None if isinstance(error, GradcError) or is_passing(error) else calling_frame()
+    run = as_written(frame) if frame is not None else None
+    if run is not None:
+        count("stats", "run_again_after_error")
+        run()

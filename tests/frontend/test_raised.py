@@ -1,0 +1,126 @@
+"""A graph that raises: what Python did before is done, and the error names the user's line, as in eager."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gradc
+from tests.oracle import Compiler, check
+
+
+class Counting(nn.Module):
+    """Counts its calls, and keeps what it was last called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 2)
+        self.log: list[float] = []
+
+    def forward(self, number: torch.Tensor, *scales: float, shift: float = 0.0) -> torch.Tensor:
+        self.log.append(shift)
+        self.last = scales
+        return (self.embedding(number) * scales[0] + shift).sum()
+
+
+def _outcomes(call: Any, *all_args: tuple[Any, ...]) -> list[str]:
+    outcomes = []
+    for args in all_args:
+        try:
+            call(*args)
+            outcomes.append("returned")
+        except (IndexError, RuntimeError) as error:
+            outcomes.append(f"{type(error).__name__}: {error}")
+    return outcomes
+
+
+def test_python_before_an_index_out_of_range() -> None:
+    def step(compile: Compiler) -> Any:
+        model = Counting()
+        outcomes = _outcomes(compile(model), *((torch.tensor([number]), 2.0) for number in (1, 1, 7, 2)))
+        return outcomes, model.log, model.last
+
+    check(step)
+
+
+def test_python_before_a_wrong_dtype() -> None:
+    """Fake tensors do not look at the dtypes of addmm: the graph is made, and raises at its first call."""
+
+    def step(compile: Compiler) -> Any:
+        layer, seen = nn.Linear(2, 2).double(), []
+
+        @compile
+        def double(x: torch.Tensor) -> torch.Tensor:
+            seen.append(x.dtype)
+            return layer(x)
+
+        return _outcomes(double, (torch.ones(1, 2),), (torch.ones(1, 2),)), seen
+
+    check(step)
+
+
+def test_hook_of_a_module_before_an_error() -> None:
+    def step(compile: Compiler) -> Any:
+        model, seen = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2)), []
+        model[0].register_forward_hook(lambda module, args, out: seen.append(type(module).__name__))
+        return _outcomes(compile(model), (torch.ones(1, 2),)), seen
+
+    check(step, allow_fallback=True)
+
+
+def test_variables_of_closures() -> None:
+    """Read, they are as they are; one that is set is out of reach, and the graph's own error is told."""
+
+    def step(compile: Compiler) -> Any:
+        table, seen, calls = torch.arange(3.0), {}, 0
+
+        @compile
+        def reads(index: torch.Tensor) -> torch.Tensor:
+            seen["reads"] = True
+            return table[index] * 2
+
+        @compile
+        def sets(index: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls = 1
+            return table[index] * 2
+
+        index = torch.tensor([5])
+        return _outcomes(reads, (index,)), _outcomes(sets, (index,)), seen
+
+    check(step, allow_fallback=True)
+
+
+@pytest.mark.parametrize("rest", ["dropout", "buffer"])
+def test_what_has_happened_does_not_happen_again(rest: str) -> None:
+    """A graph that drew, or wrote into a buffer, before it raised: once, as in eager."""
+
+    def step(compile: Compiler) -> Any:
+        table, buffer = torch.arange(3.0), torch.zeros(2)
+
+        @compile
+        def late(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            if rest == "dropout":
+                x = nn.functional.dropout(x)
+            else:
+                buffer.add_(x)
+            return x * table[index]
+
+        outcomes = _outcomes(late, (torch.ones(2), torch.tensor([1])), (torch.ones(2), torch.tensor([5])))
+        return outcomes, buffer, torch.rand(2)
+
+    check(step)
+
+
+def test_line_of_an_error() -> None:
+    model = Counting()
+    call = gradc.compile(model)
+    call(torch.tensor([1]), 2.0)
+    with pytest.raises(IndexError) as raised:
+        call(torch.tensor([7]), 2.0)
+    assert "self.embedding(number) * scales[0]" in "".join(traceback.format_tb(raised.value.__traceback__))
+    assert raised.value.__context__ is None
