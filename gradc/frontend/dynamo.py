@@ -27,7 +27,7 @@ from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
 from gradc.frontend.raised import eager_of, with_eagers_error
-from gradc.frontend.transforms import forbids_hooks
+from gradc.frontend.transforms import advice_of_vmap, forbids_hooks, said_at_each_call
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
 from gradc.policy.budget import Budget, budget_of_options
@@ -69,11 +69,12 @@ class Backend:
         try:
             lifted, floats = lift_floats(graph)
             taken = floats.without([*attributes, *inputs, *leaves.examples])
-            region = compile_region(lifted, taken, options, floats.symbols)
+            with advice_of_vmap(lifted) as advice:
+                region = compile_region(lifted, taken, options, floats.symbols)
             refused = _what_inference_tensors_forbid(region, taken)
             if any(leaves.are_shared):
                 _refuse_writes_beside_leaves(region, floats.without(leaves.are_shared))
-            compiled = _guarded(region, floats, graph, compiled, options, refused, joint)
+            compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, joint))
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)

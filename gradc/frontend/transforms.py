@@ -2,6 +2,8 @@
 
     call_of_transform: (tape, function, args) -> the function to call instead, or None where it is none of a transform's
     forbids_hooks:     graph -> whether eager raises where the user has set saved-tensors hooks around it
+    advice_of_vmap:    graph -> context manager around its recording, which collects what vmap warns of
+    said_at_each_call: (what was collected, call) -> the call that warns first
 
 A transform of reverse mode has autograd nodes of its own, on tensors of its own, and runs them itself before it ends: it sends
 down to the level of the region just the calls that it sends in eager, and these lie on the tape.
@@ -9,8 +11,10 @@ down to the level of the region just the calls that it sends in eager, and these
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +26,7 @@ from gradc.backward.ended_transforms import as_once_ended
 from gradc.backward.inner_gradients import nodes_between
 from gradc.errors import UnsupportedError
 from gradc.tape.record import TapeRecorder
-from gradc.torch_private.transforms import is_gradient_of_transform, is_switch_of_hooks
+from gradc.torch_private.transforms import ADVICE_OF_VMAP, enters_vmap, is_gradient_of_transform, is_switch_of_hooks
 
 
 def call_of_transform(tape: TapeRecorder, function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
@@ -49,6 +53,37 @@ def _differentiate(tape: TapeRecorder, function: Any, outputs: Any, inputs: Any,
 
 def forbids_hooks(graph: torch.fx.GraphModule) -> bool:
     return any(is_switch_of_hooks(node.target) for node in graph.graph.nodes)
+
+
+@contextlib.contextmanager
+def advice_of_vmap(graph: torch.fx.GraphModule) -> Iterator[list[warnings.WarningMessage]]:
+    """An op that vmap has no rule for runs once for each element: eager warns at each call, a recording while it is made."""
+    advice: list[warnings.WarningMessage] = []
+    if not any(enters_vmap(node.target) for node in graph.graph.nodes):
+        yield advice
+        return
+    others: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield advice
+    finally:
+        for warning in warned or ():
+            (advice if str(warning.message).startswith(ADVICE_OF_VMAP) else others).append(warning)
+        _warn(others)
+
+
+def said_at_each_call(advice: Sequence[warnings.WarningMessage], call: Callable[..., Any]) -> Callable[..., Any]:
+    def warn_and_call(*inputs: Any) -> Any:
+        _warn(advice)
+        return call(*inputs)
+
+    return torch.compiler.disable(warn_and_call) if advice else call
+
+
+def _warn(warned: Sequence[warnings.WarningMessage]) -> None:
+    for warning in warned:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import torch
 
 from gradc.torch_private.patches import Patch
+from gradc.torch_private.transforms import ADVICE_OF_VMAP
 
 # Of fake tensors; of symbols; and of Tensor.item(), at which Dynamo's graph ends, with advice for other compilers.
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.recording", "torch._dynamo.variables.tensor")
@@ -40,6 +41,7 @@ def saying_only_once() -> Iterator[None]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", ADVICE_OF_VMAP)  # which no run says
         yield
 
 

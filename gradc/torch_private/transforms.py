@@ -10,11 +10,18 @@ import torch
 _SWITCH_HOOKS = (torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable)
 _DIFFERENTIATE = torch._functorch.eager_transforms._autograd_grad
 
+_ENTER_VMAP = torch._functorch.predispatch._vmap_increment_nesting
+ADVICE_OF_VMAP = "There is a performance drop because we have not yet implemented the batching rule"
+
 _DIFFERENTIATING = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 
 def is_switch_of_hooks(function: Any) -> bool:
     return function in _SWITCH_HOOKS
+
+
+def enters_vmap(function: Any) -> bool:
+    return function is _ENTER_VMAP
 
 
 def is_gradient_of_transform(function: Any) -> bool:

@@ -224,3 +224,14 @@ def test_functional_call_is_compiled(make: Callable[[], nn.Module]) -> None:
         return compile(lambda x: torch.func.functional_call(module, parameters, (x,)))(x)
 
     assert check(step, make, leaf(5, 6)).num_graphs == 1
+
+
+def test_what_vmap_warns_of_is_said_at_each_call() -> None:
+    """Of an op that it has no rule for: while it was recorded alone, before."""
+    index = torch.tensor([0, 1, 2])
+
+    def step(compile: Any, x: Tensor) -> Any:
+        function = compile(jacrev(lambda x: nn.functional.multi_margin_loss(x, index).reshape(-1)))
+        return [function(x), function(x)]
+
+    assert "batching rule" in str(check(step, constant(3, 4)).eager.warned)
