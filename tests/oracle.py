@@ -33,7 +33,7 @@ import torch
 
 from gradc.torch_private.modes import close_autocast
 from tests.compilers import EAGER, GRADC, Compiler
-from tests.observe import ALL_VERSIONS, Observation, differences, observe, versions_of
+from tests.observe import Observation, differences, observe, versions_of
 
 NOT_CAPTURED = "compiled autograd: "  # such a backward runs in torch's engine: eager itself
 VERSION_OF_GRADIENT = re.compile(r"^\S*\.grad: version is")
@@ -73,7 +73,7 @@ def check(
     compiler: Compiler = GRADC,
     compare_messages: bool = False,
     allow_fallback: bool = False,
-    compare_counters: bool = ALL_VERSIONS,
+    compare_counters: bool = True,
 ) -> Report:
     """Assert that ``step`` does the same compiled as in eager.
 
@@ -82,7 +82,7 @@ def check(
         inputs: functions that make the inputs.
         compare_messages: errors must have the same words, not only the same class.
         allow_fallback: gradc may run parts eagerly; if False (default) that fails too.
-        compare_counters: the version counters of ``.grad``, too: not yet eager's where some derivatives are added up.
+        compare_counters: the version counters of ``.grad``, too. Not eager's are the tests that say False: each says why.
 
     Raises:
         AssertionError: with every difference.
@@ -100,7 +100,7 @@ def compare(
     *inputs: Maker,
     compiler: Compiler = GRADC,
     compare_messages: bool = False,
-    compare_counters: bool = ALL_VERSIONS,
+    compare_counters: bool = True,
 ) -> Report:
     """Run ``step`` eagerly and under ``compiler``; say what differs."""
     return compare_runs([(step, inputs)], compiler, compare_messages, compare_counters)
@@ -110,7 +110,7 @@ def compare_runs(
     runs: Sequence[tuple[Step, tuple[Maker, ...]]],
     compiler: Compiler = GRADC,
     compare_messages: bool = False,
-    compare_counters: bool = ALL_VERSIONS,
+    compare_counters: bool = True,
 ) -> Report:
     """Run steps one after the other, eagerly and under ``compiler``, which keeps what it compiled until the last."""
     eager = [run(step, inputs, EAGER) for step, inputs in runs]

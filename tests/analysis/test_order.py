@@ -57,7 +57,8 @@ def test_order(function, are_hooks_first, dtype, backend):
             sum(out.float().sin().sum() for out in outs).backward()
         return events
 
-    check(step, *LEAVES)
+    # A gradient that two nodes add to in place: gradc adds them up before it is the leaf's.
+    check(step, *LEAVES, compare_counters=function is not with_an_early_output)
 
 
 def test_order_when_the_cache_holds_some_of_the_casts():

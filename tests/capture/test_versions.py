@@ -60,7 +60,7 @@ def test_of_what_nodes_take_and_return_that_run_live(function: Callable[[Tensor]
     def step(compile: Any, a: Tensor, scale: Tensor) -> list[int]:
         return [(function(a) * scale).sum().backward() or a.grad._version for _ in range(3)]
 
-    check(step, leaf(4, 2), constant(4, 2), compiler=CAPTURED, compare_counters=True, allow_fallback=True)
+    check(step, leaf(4, 2), constant(4, 2), compiler=CAPTURED, allow_fallback=True)
 
 
 @pytest.mark.parametrize("function", FORMULAS.values(), ids=FORMULAS)
@@ -69,7 +69,7 @@ def test_formulas_that_write_into_their_result(function: Callable[[Tensor], Tens
         function(a).sum().backward()
         return a.grad._version
 
-    check(step, leaf(3, 2), compiler=CAPTURED, compare_counters=True)
+    check(step, leaf(3, 2), compiler=CAPTURED)
 
 
 @pytest.mark.parametrize("is_asked_for", [True, False])
@@ -85,4 +85,4 @@ def test_saved_tensors_of_a_loss_are_unpacked_as_often_as_in_eager(is_asked_for:
         loss.backward()
         return seen
 
-    check(step, leaf(3, 2), compiler=CAPTURED, compare_counters=True, allow_fallback=True)
+    check(step, leaf(3, 2), compiler=CAPTURED, allow_fallback=True)

@@ -38,4 +38,5 @@ def test_one_function_on_the_host_and_on_meta() -> None:
             f(leaf).backward()
         return leaves
 
-    check(step, compiler=GRADC)
+    # Eager counts the sum of two gradients on the host, and not on meta; gradc on both.
+    check(step, compiler=GRADC, compare_counters=False)

@@ -317,7 +317,8 @@ def gradient_of_a_leaf_that_others_are_made_of_is_not_added_to_step(compile, c):
 
 def test_gradient_of_a_leaf_that_others_are_made_of_is_not_added_to():
     """A gradient that goes to a leaf as it is, and that others of the same leaf are made of, is not added to before."""
-    check(gradient_of_a_leaf_that_others_are_made_of_is_not_added_to_step, leaf(1, 1))
+    # The three gradients are added up before they reach the leaf: eager adds two of them in place.
+    check(gradient_of_a_leaf_that_others_are_made_of_is_not_added_to_step, leaf(1, 1), compare_counters=False)
 
 
 def autocast_copies_of_a_leaf_and_of_what_is_computed_step(compile, c):

@@ -43,7 +43,6 @@ class Case:
             *self.inputs,
             compiler=compiler,
             compare_messages=self.compare_messages,
-            compare_counters=True,
         )
 
     def check(self, compiler: Compiler) -> None:
