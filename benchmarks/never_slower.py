@@ -27,7 +27,7 @@ import torch
 import gradc
 from benchmarks.scripts import SCRIPTS, Script
 from gradc.bits import same_bits
-from gradc.frontend.pays import verdicts
+from gradc.policy.profitability import verdicts
 
 WAYS = ("model", "step")
 _ROUNDS, _SECONDS = 30, 6.0  # of the comparison of settled steps

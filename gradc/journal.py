@@ -225,6 +225,7 @@ def listeners_at_each_pass() -> list[Callable[[Uncompiled], None]]:
 
 
 _num_compiled = 0
+_num_offers = 0
 
 
 def note_compiled() -> None:
@@ -236,6 +237,17 @@ def note_compiled() -> None:
 def num_compiled() -> int:
     """How much this process has compiled so far; unlike counters, never cleared."""
     return _num_compiled
+
+
+def note_offer() -> None:
+    """Other code came to be tried, or was chosen: what was slower than eager before may not be any more."""
+    global _num_offers
+    _num_offers += 1
+
+
+def num_offers() -> int:
+    """How often that was so in this process."""
+    return _num_offers
 
 
 def count(group: str, name: str, number: int = 1) -> None:

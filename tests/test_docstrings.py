@@ -25,7 +25,7 @@ from gradc.journal import Cut, Fallback, Graph
 from gradc.parity.differences import Difference
 from gradc.parity.location import Location
 from gradc.parity.report import Report
-from gradc.policy.trial import Verdict
+from gradc.policy.ab_timer import Verdict
 from gradc.reporting.explain import Explanation, GraphBreak
 from gradc.reporting.model import StepReport
 from gradc.traces.captured import CapturedProgram

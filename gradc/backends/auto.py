@@ -24,9 +24,9 @@ from gradc.executor import Runner, is_plan
 from gradc.executor.candidates import Input, input_of, with_constants
 from gradc.ir.pickled import pickled
 from gradc.ir.program import Program
-from gradc.journal import count, log, note_compiled, reason
+from gradc.journal import count, log, note_compiled, note_offer, reason
 
-NUM_CALLS = 16  # before a Program is worth compiling; a trial of compiled against eager takes more (frontend/pays.py)
+NUM_CALLS = 16  # before a Program is worth compiling; a trial of compiled against eager takes more (policy/profitability.py)
 NUM_TRIED = 20  # runs of each
 CALLS_OF_A_TRIAL = 2 * NUM_TRIED + 8  # with those that are not counted
 _MARGIN = 1.02  # that the code must be faster by
@@ -75,17 +75,11 @@ class Chosen:
 
 
 _choices: collections.deque[Chosen] = collections.deque(maxlen=_KEPT)
-_num_offers = 0
 
 
 def choices() -> tuple[Chosen, ...]:
     """What was chosen since ``gradc.reset()``, oldest first; of the last 512 Programs."""
     return tuple(_choices)
-
-
-def num_offers() -> int:
-    """How often code came to be tried, or was chosen: what was slower than eager before may not be any more."""
-    return _num_offers
 
 
 def is_busy() -> bool:
@@ -187,6 +181,5 @@ def _job(program: Program, layouts: tuple[Input, ...], num_threads: int) -> Job:
 
 def _tell_others() -> None:
     """What is timed beside must begin anew, and what was found slower than eager may be tried again."""
-    global _num_offers
-    _num_offers += 1
+    note_offer()
     note_compiled()

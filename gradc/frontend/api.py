@@ -24,8 +24,8 @@ from gradc.frontend.begin import begin
 from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.entering import quickly
+from gradc.frontend.faster import faster_of
 from gradc.frontend.patches import is_ours
-from gradc.frontend.pays import faster_of
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions

@@ -12,9 +12,9 @@ import torch
 
 from gradc import compiled_autograd
 from gradc.backends import auto
-from gradc.frontend.pays import forget_verdicts
 from gradc.journal import counters
 from gradc.policy.budget import refill_budgets
+from gradc.policy.profitability import forget_verdicts
 
 
 def disable(function: Callable[..., Any]) -> Callable[..., Any]:

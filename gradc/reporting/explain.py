@@ -21,10 +21,11 @@ import torch
 from gradc.backends import DEFAULT_BACKEND, auto
 from gradc.backends.auto import Chosen
 from gradc.frontend.control import reset
-from gradc.frontend.pays import forget_verdicts, verdict_of
-from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, reason
+from gradc.frontend.faster import verdict_of
+from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, num_offers, reason
 from gradc.parity.observe import copies, differentiate
-from gradc.policy.trial import Arm, Verdict
+from gradc.policy.ab_timer import Arm, Verdict
+from gradc.policy.profitability import forget_verdicts
 from gradc.reporting.cures import cure_of
 from gradc.text_table import html_table, table
 from gradc.torch_private.dynamo import compilations
@@ -301,7 +302,7 @@ def _choices_of_runs(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[C
         _run_on_copies(step, args)
     while auto.is_busy() and time.monotonic() < end:
         time.sleep(0.05)
-    for _ in range(auto.CALLS_OF_A_TRIAL if auto.num_offers() else 0):
+    for _ in range(auto.CALLS_OF_A_TRIAL if num_offers() else 0):
         _run_on_copies(step, args)
     return auto.choices()
 

@@ -262,22 +262,23 @@ def test_a_compiled_module_is_copied_with_what_was_asked_for():
 
 @needs_extension
 def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
-    from gradc.frontend import pays
+    from gradc.frontend import faster
+    from gradc.policy import profitability
 
     gradc.config.compare_with_eager = True
     try:
         compiled = gradc.compile(lambda x: x.sin(), **FASTEST)
     finally:
         gradc.config.compare_with_eager = False
-    contest, *_ = pays._entries[compiled._gradc_call].contests
-    contest.is_eager, contest.num_rest, contest._num_offers = True, 1000, pays.num_offers()
-    contest.tell = lambda: None
+    decision, *_ = faster._entries[compiled._gradc_call].decisions
+    decision.is_eager, decision.num_rest, decision._num_offers = True, 1000, profitability.num_offers()
+    decision.tell = lambda: None
     compiled(torch.ones(2))
-    assert contest.num_rest == 999
+    assert decision.num_rest == 999
     auto._tell_others()
-    for _ in range(pays._CALLS_UNASKED + 1):  # the native entry asks only so often
+    for _ in range(profitability.CALLS_UNASKED + 1):  # the native entry asks only so often
         compiled(torch.ones(2))
-    assert (contest.is_eager, contest.num_rest) == (False, 0)
+    assert (decision.is_eager, decision.num_rest) == (False, 0)
 
 
 @needs_extension

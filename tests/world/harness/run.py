@@ -32,9 +32,9 @@ from typing import Any
 import numpy
 import torch
 
-from gradc.frontend.pays import verdicts
 from gradc.journal import Event, Fallback, Uncompiled, counters, listening
-from gradc.policy.trial import Arm
+from gradc.policy.ab_timer import Arm
+from gradc.policy.profitability import verdicts
 from tests.observe import Observation, differences, observe
 from tests.world.harness.settling import Settled, settle
 from tests.world.harness.torchvision_ops import declare_missing_ops

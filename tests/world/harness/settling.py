@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from gradc.frontend.pays import is_undecided
 from gradc.journal import num_compiled
+from gradc.policy.profitability import is_undecided
 
 QUIET_STEPS = 5
 SECONDS = 60.0

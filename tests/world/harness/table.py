@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradc.policy.trial import Arm
+from gradc.policy.ab_timer import Arm
 from tests.world.harness.run import NUM_STEPS, Result, Verdict
 from tests.world.harness.settling import QUIET_STEPS, SECONDS, Settled
 from tests.world.harness.training import DOCUMENTED_WAYS

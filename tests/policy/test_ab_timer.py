@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradc.policy.trial import Arm, Trial, Verdict
+from gradc.policy.ab_timer import ABTimer, Arm, Verdict
 
 
 class Program:
@@ -21,7 +21,7 @@ class Program:
         self.seconds, self.extra = {Arm.COMPILED: compiled, Arm.EAGER: eager}, extra or {}
         self.now, self.num_calls, self.num_eager = 0.0, 0, 0
         self.unit = unit
-        self.trial = Trial(lambda: unit * self.now, first)
+        self.trial = ABTimer(lambda: unit * self.now, first)
 
     def call(self) -> None:
         arm = self.trial.next()

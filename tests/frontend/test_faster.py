@@ -19,11 +19,12 @@ import gradc
 from gradc import native
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
-from gradc.frontend import pays
-from gradc.frontend.pays import Faster, verdict_of
+from gradc.frontend import faster
+from gradc.frontend.faster import Faster, verdict_of
 from gradc.journal import at_each_pass, listening
+from gradc.policy import profitability
+from gradc.policy.ab_timer import Arm
 from gradc.policy.budget import Budget, Purse
-from gradc.policy.trial import Arm
 from gradc.torch_private.dynamo import Uncompiled
 
 SLOW, FAST = 2**-10, 2**-11  # seconds
@@ -68,8 +69,8 @@ class Two:
 @pytest.fixture(autouse=True)
 def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
     made = Hands()
-    monkeypatch.setattr(pays, "CLOCK", made)
-    monkeypatch.setattr(pays, "trial_clock", lambda: made)
+    monkeypatch.setattr(profitability, "CLOCK", made)
+    monkeypatch.setattr(profitability, "trial_clock", lambda: made)
     gradc.reset()
     yield made
     gradc.reset()
@@ -139,7 +140,7 @@ def test_calls_without_gradients_are_tried_apart(hands: Hands) -> None:
         two.faster._compiled, two.faster._eager = eager, compiled  # there it is compiled that is faster
         with torch.no_grad():
             two.call()
-    recording, plain = (contest.verdict for contest in two.faster.contests)
+    recording, plain = (decision.verdict for decision in two.faster.decisions)
     assert recording is not None and recording.chosen is Arm.EAGER and recording is verdict_of(two.faster)
     assert plain is not None and plain.chosen is Arm.COMPILED
 
@@ -250,7 +251,7 @@ def test_an_error_comes_through_and_spoils_its_block(hands: Hands) -> None:
 
 
 def test_after_a_long_time_it_is_tried_again(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pays, "_CALLS_UNTIL_NEXT", 200)
+    monkeypatch.setattr(profitability, "_CALLS_UNTIL_NEXT", 200)
     two = Two(hands)
     two.call(200)
     two.faster._compiled, two.faster._eager = Two(hands, FAST).faster._compiled, Two(hands, 1.0, SLOW).faster._eager
@@ -301,12 +302,12 @@ def test_the_native_entry_counts_tells_and_asks(hands: Hands) -> None:
     module = small()
     compiled = gradc.compile(module, options=COMPARED)
     losses(module, compiled, hands)
-    contest, *_ = pays._entries[compiled._gradc_call].contests
-    counted, left = num_counted(), contest.num_rest
-    assert contest.quota[0] > 0  # else the calls below do not show the native way
+    decision, *_ = faster._entries[compiled._gradc_call].decisions
+    counted, left = num_counted(), decision.num_rest
+    assert decision.quota[0] > 0  # else the calls below do not show the native way
     for _ in range(250):  # the quota ends twice
         compiled(torch.ones(5, 3))
-    assert (num_counted() - counted, left - contest.num_rest) == (250, 250) and contest.quota[0] > 0
+    assert (num_counted() - counted, left - decision.num_rest) == (250, 250) and decision.quota[0] > 0
     told: list[Any] = []
     with at_each_pass(told.append):
         compiled(torch.ones(5, 3))
@@ -320,7 +321,7 @@ def test_the_native_entry_counts_tells_and_asks(hands: Hands) -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         compiled(torch.ones(5, 2))
     gradc.reset()
-    assert contest.quota == [0] and verdict_of(compiled) is None
+    assert decision.quota == [0] and verdict_of(compiled) is None
 
 
 def num_captured() -> int:

@@ -1,6 +1,6 @@
 """Which is faster, a compiled step or eager, by the times at which calls begin: some are made compiled, some eagerly, in turn.
 
-    Trial(clock): next() -> Arm, to be asked as each call begins      verdict: Verdict | None, once it is over
+    ABTimer(clock): next() -> Arm, to be asked as each call begins      verdict: Verdict | None, once it is over
 
 What counts is the time from one call to the next: the call itself, the backward pass after it, wherever that is called, and all
 else that a step does, which is the same both ways. A block is six calls in a row, so that a program with two or three calls in
@@ -90,7 +90,7 @@ class Block:
         return sum(self.seconds) - sum(slowest[:number]) * max(1.0, number / len(slowest))
 
 
-class Trial:
+class ABTimer:
     """See the module's docstring.
 
     Arguments:
@@ -119,11 +119,11 @@ class Trial:
         """Something else came in between: the block begins anew with the next call."""
         self._begun.clear()
 
-    def in_rounds(self) -> Trial | None:
+    def in_rounds(self) -> ABTimer | None:
         """The trial that decides in place of this one, which is over; None where this one does."""
         limit, seconds = self._limit, self._all_seconds
         share = sum(each for each in seconds if each > limit) / (sum(seconds) or 1.0)
-        return Trial(self._clock, self._first, limit) if self._round_ends is None and share > _MOST_IN_ROUNDS else None
+        return ABTimer(self._clock, self._first, limit) if self._round_ends is None and share > _MOST_IN_ROUNDS else None
 
     @property
     def _arm(self) -> Arm:

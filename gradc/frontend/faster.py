@@ -1,0 +1,139 @@
+"""A compiled module or step that turns out slower than eager runs eagerly, counted with both figures.
+
+    faster_of: (compiled, eager, name, budget, options) -> what to call      verdict_of: what is compiled -> Verdict | None
+
+Results are the same bit for bit, so one call may be compiled and the next not; gradc.policy.profitability says which. The unit
+is what ``gradc.compile`` was given, with Dynamo's guards and the Python between its graphs: these are most of what such a
+program loses, and no part of a region. Calls that record gradients are tried apart from those that do not: an agent acts by the
+one and learns by the other.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradc import native
+from gradc.compiled_autograd import settings
+from gradc.config import config
+from gradc.journal import count, counters, listeners_at_each_pass
+from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
+from gradc.policy.ab_timer import Arm, Verdict
+from gradc.policy.budget import Budget
+from gradc.policy.profitability import SLOWER, Decision
+from gradc.torch_private.autograd import are_saved_tensors_hooked
+from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active
+
+_MEASURED = "calls run eagerly to compare"
+
+
+class Faster:
+    """What is called in place of a compiled function: it, or eager, once that proved to be faster."""
+
+    def __init__(self, compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget) -> None:
+        self._compiled, self._eager, self._is_running = compiled, eager, False
+        self._recording, self._plain = Decision(name, budget), Decision(f"{name} without gradients", budget)
+
+    @property
+    def decisions(self) -> tuple[Decision, Decision]:
+        """That of the calls that record gradients, and that of the others."""
+        return self._recording, self._plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        decision = self._recording if torch.is_grad_enabled() else self._plain
+        if not decision.is_eager:
+            return self._run_compiled_or_try(decision, args, kwargs)
+        if decision.is_outdated:
+            decision.forget()
+        if decision.num_rest == 0:
+            return self._tried(decision, args, kwargs)
+        decision.num_rest -= 1
+        if are_saved_tensors_hooked():  # checkpoint counts them, and may have run this compiled: what was, must be again
+            return self._run_compiled(args, kwargs)
+        decision.tell()
+        decision.hand_over()
+        settings.suspend()
+        return self._eager(*args, **kwargs)
+
+    def _run_compiled_or_try(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if decision.num_rest == 0:
+            return self._tried(decision, args, kwargs)
+        decision.num_rest -= 1
+        return self._run_compiled(args, kwargs)
+
+    def _run_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        settings.resume()
+        return self._compiled(*args, **kwargs)
+
+    def _tried(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_running or not (decision.is_in_its_thread() and _is_ordinary()):
+            decision.spoil()
+            return self._run_compiled(args, kwargs)
+        arm, self._is_running = decision.next(), True
+        try:
+            return self._run_compiled(args, kwargs) if arm is Arm.COMPILED else self._run_to_compare(args, kwargs)
+        except BaseException:
+            decision.spoil()
+            raise
+        finally:
+            self._is_running = False
+
+    def _run_to_compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        count("stats", _MEASURED)
+        settings.suspend()
+        return self._eager(*args, **kwargs)
+
+
+def _is_ordinary() -> bool:
+    """True for a call that nothing but the program itself looks at, and whose backward may be captured or not."""
+    is_looked_at = is_any_mode_active() or _is_transformed() or are_saved_tensors_hooked()
+    return not is_looked_at and settings.may_be_suspended()
+
+
+def _is_transformed() -> bool:
+    return is_functorch_active() or is_forward_ad_active()
+
+
+_entries: weakref.WeakKeyDictionary[Callable[..., Any], Faster] = weakref.WeakKeyDictionary()
+
+
+def faster_of(
+    compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget, options: CompileOptions
+) -> Callable[..., Any]:
+    """``compiled``, or eager where that is faster. ``compiled`` itself where it was asked for, or might not be eager's.
+
+    Of the backends only gradc's own is known to have eager's bits; where "auto" may have others, they were not asked for.
+    """
+    asked = dict(options.options)
+    is_compared = asked.get("compare_with_eager", config.compare_with_eager)
+    if not is_compared or options.fullgraph or options.backend not in (DEFAULT_BACKEND, AUTO_BACKEND):
+        return compiled
+    return _entry_of(Faster(compiled, eager, name, budget))
+
+
+def _entry_of(faster: Faster) -> Callable[..., Any]:
+    """What asks it where something is to be decided or told, and else calls eager at once."""
+    if not native.is_built():
+        return faster
+    quotas = [decision.quota for decision in faster.decisions]
+    counted = counters, "uncompiled", SLOWER
+    parts = faster._eager, faster.__call__, *quotas, settings.suspend, settings.changes, listeners_at_each_pass(), *counted
+    entry: Callable[..., Any] = native.extension.eager_entry(parts)
+    _entries[entry] = faster
+    return entry
+
+
+def verdict_of(compiled: Any) -> Verdict | None:
+    """What the trial of something compiled came to, of its calls that record gradients before the others; None before."""
+    called = getattr(compiled, "_gradc_call", compiled)
+    faster = called if isinstance(called, Faster) else _faster_behind(called)
+    found = [decision.verdict for decision in faster.decisions] if faster is not None else []
+    return next((verdict for verdict in found if verdict is not None), None)
+
+
+def _faster_behind(called: Any) -> Faster | None:
+    return _entries.get(called) if isinstance(called, types.BuiltinFunctionType) else None
