@@ -5,7 +5,8 @@
 
 Dynamo does what Python does in a frame (appends to a list, sets an attribute or a ``.grad``) when the graph has run: one that
 raises leaves it undone, and names no line. Where the graph writes into nothing from outside and draws nothing, nothing has
-happened yet, so that the frame can be run: Python does its part, and the error has the user's line.
+happened yet, so that the frame can be run: Python does its part, and the error has the user's line. Not where a mode or a hook
+has seen the calls already, where the error says nothing about the program, or where the frame is out of reach.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from gradc.analysis.facts import Facts
 from gradc.errors import GradcError, is_passing
 from gradc.journal import count
 from gradc.region.region import Region
+from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.frames import as_written, calling_frame
+from gradc.torch_private.modes import is_any_mode_active, is_functorch_active
 
 Raised = Callable[[BaseException], None]
 
@@ -35,16 +38,22 @@ def with_eagers_error(call: Callable[..., Any], raised: Raised) -> Callable[...,
             return call(*inputs)
         except Exception as error:
             told = error
-        raised(told)
-        raise told
+        try:
+            raised(told)
+            raise told
+        finally:
+            del told  # whose traceback holds this frame
 
     return function
 
 
 def _run_as_written(error: BaseException) -> None:
-    """Raises what eager raises. Returns where the frame is out of reach, or the error is none of the program's."""
-    frame = None if isinstance(error, GradcError) or is_passing(error) else calling_frame()
-    run = as_written(frame) if frame is not None else None
-    if run is not None:
+    """Raises what eager raises. Returns where it cannot be asked: see the module's docstring."""
+    frame = calling_frame() if not (isinstance(error, GradcError) or is_passing(error) or _is_watched()) else None
+    if frame is not None and (run := as_written(frame)) is not None:
         count("stats", "run_again_after_error")
         run()
+
+
+def _is_watched() -> bool:
+    return is_any_mode_active() or is_functorch_active() or are_saved_tensors_hooked()

@@ -116,6 +116,25 @@ def test_what_has_happened_does_not_happen_again(rest: str) -> None:
     check(step)
 
 
+def test_what_a_hook_has_seen_it_does_not_see_again() -> None:
+    def step(compile: Compiler) -> Any:
+        table, packed = torch.arange(3.0), []
+
+        @compile
+        def late(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            return x.sin() * table[index]
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            packed.append(tuple(tensor.shape))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            outcomes = _outcomes(late, (torch.ones(1, requires_grad=True), torch.tensor([5])))
+        return outcomes, packed
+
+    check(step, allow_fallback=True)
+
+
 def test_line_of_an_error() -> None:
     model = Counting()
     call = gradc.compile(model)
