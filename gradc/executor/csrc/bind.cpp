@@ -7,6 +7,7 @@
 #include "executor/csrc/kernels.h"
 #include "executor/csrc/limit.h"
 #include "executor/csrc/plan.h"
+#include "executor/csrc/prove.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -331,6 +332,22 @@ std::pair<double, double> time_limit(Limit& limit, int64_t repeats) {
   return {kernels, replay};
 }
 
+// A trial in Python is called with `numbers(sizes, dtype)`, and says whether it holds.
+bool prove_in_python(const std::string& kernel, const py::function& trial) {
+  return prove({kernel}, [&](TrialNumbers numbers) {
+    const py::cpp_function function([&](const std::vector<int64_t>& sizes, c10::ScalarType dtype) { return numbers(sizes, dtype); });
+    return trial(function).cast<bool>();
+  });
+}
+
+std::vector<std::tuple<std::string, c10::ScalarType, std::vector<int64_t>, bool>> list_proofs() {
+  std::vector<std::tuple<std::string, c10::ScalarType, std::vector<int64_t>, bool>> list;
+  for (const auto& [claim, holds] : proofs()) {
+    list.emplace_back(claim.kernel, claim.dtype, claim.shape, holds);
+  }
+  return list;
+}
+
 size_t count_typed(const Plan& plan) {
   return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kernel != nullptr; });
 }
@@ -350,6 +367,11 @@ SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where
 void bind_executor(py::module_& module) {
   module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
   module.def("iterated_ops", [] { return py::frozenset(py::cast(iterated_ops())); }, "Ops whose iterator is set up once, where all is laid out as captured.");
+  module.def(
+      "have_same_bits", static_cast<bool (*)(const at::Tensor&, const at::Tensor&)>(&have_same_bits), "Of contiguous tensors: -0 is not 0, a NaN is like any other.");
+  module.def(
+      "prove", &prove_in_python, py::arg("kernel"), py::arg("trial"), "Whether a trial holds for numbers of every kind; tried once for each kernel.");
+  module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
       .def("__call__", torch::wrap_pybind_function(call))

@@ -154,17 +154,17 @@ void call_backward(const Step& step, void* out, const void* const* inputs) {
 // ---- what ATen does
 
 // So many rows that other functions, or another order, would show; close together and far apart.
-template <class Trial>
-bool agrees(int64_t columns, Trial trial) {
+template <class TrialOfRows>
+bool prove_for_classes(const char* kernel, int64_t columns, TrialOfRows trial) {
   const Summed of{2 * most_lanes * most_lanes + 1, columns};
-  return agrees_with_aten([&](TrialNumbers numbers) {
+  return prove({kernel, c10::ScalarType::Float, {columns}}, [&](TrialNumbers numbers) {
     const auto agrees_at = [&](double scale) { return trial(of, numbers({of.rows, of.columns}).mul_(scale)); };
     return agrees_at(0.01) && agrees_at(5) && agrees_at(50);
   });
 }
 
 Direct log_softmax_of(int64_t columns) {
-  const bool is_atens = agrees(columns, [](const Summed& of, const at::Tensor& in) {
+  const bool is_atens = prove_for_classes("log_softmax", columns, [](const Summed& of, const at::Tensor& in) {
     const auto ours = at::empty_like(in);
     log_softmax(of, in.const_data_ptr<float>(), ours.mutable_data_ptr<float>());
     return have_same_bits(ours, at::_log_softmax(in, 1, false));
@@ -173,7 +173,8 @@ Direct log_softmax_of(int64_t columns) {
 }
 
 bool is_backward_atens(int64_t columns, bool is_fused) {
-  return agrees(columns, [is_fused](const Summed& of, const at::Tensor& grad) {
+  const char* kernel = is_fused ? "log_softmax_backward, fused" : "log_softmax_backward";
+  return prove_for_classes(kernel, columns, [is_fused](const Summed& of, const at::Tensor& grad) {
     const auto result = at::_log_softmax(grad.cos(), 1, false), ours = at::empty_like(grad);
     log_softmax_backward(
         of, grad.const_data_ptr<float>(), result.const_data_ptr<float>(), ours.mutable_data_ptr<float>(), is_fused);
@@ -185,13 +186,6 @@ Direct backward_of(int64_t columns) {
   return is_backward_atens(columns, true) ? &call_backward<true>
       : is_backward_atens(columns, false) ? &call_backward<false>
                                           : nullptr;
-}
-
-// By number of columns, asked once.
-template <Direct (*find)(int64_t columns)>
-Direct known(int64_t columns) {
-  static Proofs<int64_t, Direct> proofs;
-  return proofs(columns, [&] { return find(columns); });
 }
 
 bool is_plain_float(const Meta* meta) {
@@ -217,8 +211,8 @@ Kernel find_few_classes_kernel(const Plan& plan, Step& step, const std::string& 
     return nullptr;
   }
   step.summed = {size / columns, columns};
-  return is_forward ? call_directly(step, known<&log_softmax_of>(columns), {0})
-                    : call_directly(step, known<&backward_of>(columns), {0, 1});
+  return is_forward ? call_directly(step, log_softmax_of(columns), {0})
+                    : call_directly(step, backward_of(columns), {0, 1});
 }
 
 } // namespace gradc

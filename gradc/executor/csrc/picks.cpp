@@ -61,18 +61,24 @@ void call_add_picked(const Step& step, Frame& frame) {
 // ---- preparing
 
 // Whether this machine's ATen adds in the order of the places.
+template <class T>
 bool adds_picked_as_aten() {
-  static const bool is_same = agrees_with_aten([](TrialNumbers numbers) {
+  constexpr auto dtype = c10::CppTypeToScalarType<T>::value;
+  return prove({"picked numbers added up", dtype}, [](TrialNumbers numbers) {
     const int64_t rows = 7, count = 61, length = 5;
     const auto places = at::arange(rows * count, at::kLong).mul_(7).remainder_(length).view({rows, count});
-    const auto added = numbers({rows, count}), table = numbers({rows, length});
+    const auto added = numbers({rows, count}, dtype), table = numbers({rows, length}, dtype);
     auto out = table.clone();
     add_picked(
-        out.mutable_data_ptr<float>(), added.const_data_ptr<float>(), places.const_data_ptr<int64_t>(),
+        out.template mutable_data_ptr<T>(), added.template const_data_ptr<T>(), places.template const_data_ptr<int64_t>(),
         Picks{0, 0, 0, rows, length, count});
     return have_same_bits(out, table.scatter_add(1, places, added));
   });
-  return is_same;
+}
+
+template <class T>
+Kernel add_picked_of() {
+  return adds_picked_as_aten<T>() ? &call_add_picked<T> : nullptr;
 }
 
 // Rows of `table` and of `places` that belong together, all side by side in memory.
@@ -117,16 +123,16 @@ Kernel prepare_add_picked(const Plan& plan, Step& step) {
   auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
   const Meta *added = meta_at(plan, step.operands[3]), &result = *plan.metas[step.outs[0]];
   if (!picks || !added || !is_laid_out_as(*added, plan.metas[picks->places]->sizes, result.dtype) ||
-      !is_laid_out_as(result, plan.metas[picks->table]->sizes, plan.metas[picks->table]->dtype) || !adds_picked_as_aten()) {
+      !is_laid_out_as(result, plan.metas[picks->table]->sizes, plan.metas[picks->table]->dtype)) {
     return nullptr;
   }
   picks->added = step.operands[3].index;
   step.picks = *picks;
   switch (result.dtype) {
     case c10::ScalarType::Float:
-      return &call_add_picked<float>;
+      return add_picked_of<float>();
     case c10::ScalarType::Double:
-      return &call_add_picked<double>;
+      return add_picked_of<double>();
     default:
       return nullptr;
   }

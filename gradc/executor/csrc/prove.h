@@ -1,21 +1,27 @@
 // Is a kernel of ours this machine's ATen's? Asked before it is used: ATen's registers, instructions and libraries differ between
 // machines.
 //
-//   agrees_with_aten: (trial: numbers -> bool) -> bool   the trial holds for numbers of every kind
-//   have_same_bits:   (ours, of_aten) -> bool            the equality of gradc/bits.py: -0 is not 0, a NaN is like any other
-//   Proofs:           (key, find) -> what `find` found   asked once for a key, in the whole process
+//   prove:          (claim, trial: numbers -> bool) -> bool   the trial holds for numbers of every kind
+//   have_same_bits: (ours, of_aten) -> bool                   the equality of gradc/bits.py: -0 is not 0, a NaN is like any other
+//   proofs:         () -> {claim: bool}                       what was asked, each claim once in the whole process
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cstdint>
+#include <functional>
 #include <map>
-#include <mutex>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 namespace gradc {
 
-// Of two contiguous tensors of float or double, of one size.
+// Of so many numbers.
+template <class T>
+bool have_same_bits(const T* ours, const T* of_aten, int64_t size);
+
+// Of two contiguous tensors of float or double. Those of other sizes or dtypes have other bits.
 bool have_same_bits(const at::Tensor& ours, const at::Tensor& of_aten);
 
 // The numbers of a trial: of one kind, others at each call.
@@ -35,32 +41,21 @@ class TrialNumbers {
   int calls_ = 0;
 };
 
-// Below autograd, and where no mode looks on.
-template <class Trial>
-bool agrees_with_aten(Trial trial) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
-  for (const auto kind : TrialNumbers::kinds) {
-    if (!trial(TrialNumbers(kind))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-template <class Key, class Found>
-class Proofs {
- public:
-  template <class Find>
-  Found operator()(const Key& key, Find find) {
-    const std::lock_guard lock(mutex_);
-    const auto place = known_.find(key);
-    return place != known_.end() ? place->second : known_.emplace(key, find()).first->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<Key, Found> known_;
+// That a kernel is ATen's: for a dtype, and for `shape`, whatever tells its calls apart; {} for all.
+struct Claim {
+  std::string kernel;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> shape;
+  auto operator<=>(const Claim&) const = default;
 };
+
+using Trial = std::function<bool(TrialNumbers)>;
+using OwnTrial = std::function<bool()>; // with numbers of its own
+
+// Tries below autograd, and where no mode looks on. What a trial raises goes on to the caller, and proves nothing.
+bool prove(const Claim& claim, const Trial& trial);
+bool prove(const Claim& claim, const OwnTrial& trial);
+
+std::map<Claim, bool> proofs();
 
 } // namespace gradc

@@ -1,5 +1,6 @@
 #include "executor/csrc/short_sums.h"
 
+#include "executor/csrc/cascade.h"
 #include "executor/csrc/direct.h"
 #include "executor/csrc/lengths.h"
 #include "executor/csrc/memory.h"
@@ -10,55 +11,23 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <optional>
-#include <tuple>
+#include <type_traits>
 
 namespace gradc {
 namespace {
 
 constexpr int64_t most_added = 32768; // beyond, ATen may use several threads
 constexpr int num_trials = 8; // other orders of so few additions often give the same number
-constexpr int num_cascades = 4; // levels, and sums that go side by side
+constexpr int num_cascades = 4; // that go side by side
 
 template <class T>
 constexpr int64_t lanes_of = 32 / sizeof(T); // of ATen's registers for sums
 
-// The sums of four columns in a cascade: every `1 << power` rows the sums of a level move up one level.
-template <class T>
-std::array<T, num_cascades> sum_four(const T* in, int64_t row_stride, int64_t column_stride, int64_t rows) {
-  std::array<std::array<T, num_cascades>, num_cascades> levels{};
-  const int power = std::max(4, rows > 1 ? static_cast<int>(std::bit_width(static_cast<uint64_t>(rows - 1))) / num_cascades : 0);
-  const int64_t mask = (int64_t{1} << power) - 1;
-  for (int64_t row = 0; row < rows;) {
-    for (int k = 0; k < num_cascades; ++k) {
-      levels[0][k] += in[row * row_stride + k * column_stride];
-    }
-    if ((++row & mask) != 0) {
-      continue;
-    }
-    for (int level = 1; level < num_cascades; ++level) {
-      for (int k = 0; k < num_cascades; ++k) {
-        levels[level][k] += levels[level - 1][k];
-        levels[level - 1][k] = 0;
-      }
-      if (row & (mask << (level * power))) {
-        break;
-      }
-    }
-  }
-  for (int level = 1; level < num_cascades; ++level) {
-    for (int k = 0; k < num_cascades; ++k) {
-      levels[0][k] += levels[level][k];
-    }
-  }
-  return levels[0];
-}
-
 // One sum, of four that take its elements in turn.
 template <class T>
 T sum_one(const T* in, int64_t stride, int64_t size) {
-  auto sums = sum_four(in, num_cascades * stride, stride, size / num_cascades);
+  auto sums = sum_in_cascade<num_cascades>(in, size / num_cascades, num_cascades * stride, stride);
   for (int64_t i = size / num_cascades * num_cascades; i < size; ++i) {
     sums[0] += in[i * stride];
   }
@@ -117,7 +86,7 @@ template <class T>
 void sum_each_column(T* out, const T* in, int64_t rows, int64_t columns) {
   int64_t column = 0;
   for (; column + num_cascades <= columns; column += num_cascades) {
-    const auto sums = sum_four(in + column, columns, 1, rows);
+    const auto sums = sum_in_cascade<num_cascades>(in + column, rows, columns, std::integral_constant<int64_t, 1>());
     std::copy(sums.begin(), sums.end(), out + column);
   }
   for (; column < columns; ++column) {
@@ -136,9 +105,10 @@ void call_short_sum(const Step& step, void* out, const void* const* inputs) {
 // The call, if this machine's ATen sums such a matrix as we do.
 template <class T, SumEach<T> sum>
 Direct proven(const Summed& summed, bool is_over_rows) {
-  const bool is_atens = agrees_with_aten([&](TrialNumbers numbers) {
+  constexpr auto dtype = c10::CppTypeToScalarType<T>::value;
+  const bool is_atens = prove({"short sum", dtype, {summed.rows, summed.columns, is_over_rows}}, [&](TrialNumbers numbers) {
     for (int trial = 0; trial < num_trials; ++trial) {
-      const auto in = numbers({summed.rows, summed.columns}, c10::CppTypeToScalarType<T>::value);
+      const auto in = numbers({summed.rows, summed.columns}, dtype);
       const auto of_aten = in.sum(is_over_rows ? 0 : 1), ours = at::empty_like(of_aten);
       sum(ours.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), summed.rows, summed.columns);
       if (!have_same_bits(ours, of_aten)) {
@@ -152,10 +122,7 @@ Direct proven(const Summed& summed, bool is_over_rows) {
 
 template <class T>
 Direct short_sum_of(const Summed& summed, bool is_over_rows) {
-  static Proofs<std::tuple<int64_t, int64_t, bool>, Direct> proofs;
-  return proofs({summed.rows, summed.columns, is_over_rows}, [&] {
-    return is_over_rows ? proven<T, &sum_each_column<T>>(summed, true) : proven<T, &sum_each_row<T>>(summed, false);
-  });
+  return is_over_rows ? proven<T, &sum_each_column<T>>(summed, true) : proven<T, &sum_each_row<T>>(summed, false);
 }
 
 // The one dimension that is summed over; nothing where there are several.

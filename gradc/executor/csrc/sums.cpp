@@ -1,5 +1,6 @@
 #include "executor/csrc/sums.h"
 
+#include "executor/csrc/cascade.h"
 #include "executor/csrc/direct.h"
 #include "executor/csrc/loops.h"
 #include "executor/csrc/memory.h"
@@ -11,13 +12,13 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <vector>
 
 namespace gradc {
 namespace {
 
 constexpr int64_t most_elements = 32768; // beyond, ATen may use several threads, each with a cascade of its own
-constexpr int num_levels = 4;
 constexpr int64_t num_columns = 16; // columns at a time
 
 // What `find` makes of a zero of the dtype; null for one that is not summed here.
@@ -37,74 +38,33 @@ Direct of_dtype(c10::ScalarType dtype, Find find) {
 template <class T>
 constexpr int64_t whole_columns = 4 * 32 / sizeof(T);
 
-// Every `1 << power` rows the sums of a level move up one level.
-int level_power(int64_t rows) {
-  int log = 0;
-  while ((int64_t{1} << log) < rows) {
-    ++log;
-  }
-  return std::max(4, log / num_levels);
-}
-
 template <class T>
-using Levels = std::array<std::array<T, num_columns>, num_levels>;
-
-template <class T>
-[[gnu::always_inline]] inline void add(std::array<T, num_columns>& sums, const T* row) {
-  for (int64_t column = 0; column < num_columns; ++column) {
-    sums[column] += row[column];
-  }
-}
-
-template <class T>
-void carry(Levels<T>& levels, int64_t done, int power) {
-  for (int level = 1; level < num_levels; ++level) {
-    add(levels[level], levels[level - 1].data());
-    levels[level - 1].fill(0);
-    if (done & (((int64_t{1} << power) - 1) << (level * power))) {
-      return;
-    }
-  }
-}
-
-template <class T>
-GRADC_WIDE void sum_columns(T* out, const T* in, int64_t rows, int64_t stride, int power) {
-  Levels<T> levels{};
-  const int64_t step = int64_t{1} << power;
-  for (int64_t row = 0; row < rows;) {
-    std::array<T, num_columns> sums = levels[0]; // in registers
-    for (const int64_t end = std::min(rows, row + step); row < end; ++row) {
-      add(sums, in + row * stride);
-    }
-    levels[0] = sums;
-    if (row % step == 0) {
-      carry(levels, row, power);
-    }
-  }
-  for (int level = 1; level < num_levels; ++level) {
-    add(levels[0], levels[level].data());
-  }
-  std::copy_n(levels[0].begin(), num_columns, out);
+GRADC_WIDE void sum_columns(T* out, const T* in, int64_t rows, int64_t stride) {
+  const auto sums = sum_in_cascade<num_columns>(in, rows, stride, std::integral_constant<int64_t, 1>());
+  std::copy(sums.begin(), sums.end(), out);
 }
 
 template <class T>
 void sum_rows(T* out, const T* in, int64_t rows, int64_t columns) {
-  const int power = level_power(rows);
   for (int64_t column = 0; column < columns; column += num_columns) {
-    sum_columns(out + column, in + column, rows, columns, power);
+    sum_columns(out + column, in + column, rows, columns);
   }
 }
 
-// Whether this machine's ATen sums as we do: it may have other vector registers.
+template <class T>
+constexpr auto dtype_of = c10::CppTypeToScalarType<T>::value;
+
+// Whether this machine's ATen sums as we do: it may have other vector registers. So many rows reach two levels of its cascade, and three.
 template <class T>
 bool sums_as_aten() {
-  static const bool is_same = agrees_with_aten([](TrialNumbers numbers) {
-    const int64_t columns = whole_columns<T>;
-    const auto in = numbers({37, columns}, c10::CppTypeToScalarType<T>::value), out = at::empty({columns}, in.options());
-    sum_rows(out.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), 37, columns);
-    return have_same_bits(out, in.sum(0));
+  return prove({"sum of columns", dtype_of<T>}, [](TrialNumbers numbers) {
+    const int64_t columns = whole_columns<T>, many_rows[] = {37, 300};
+    return std::all_of(std::begin(many_rows), std::end(many_rows), [&](int64_t rows) {
+      const auto in = numbers({rows, columns}, dtype_of<T>), out = at::empty({columns}, in.options());
+      sum_rows(out.template mutable_data_ptr<T>(), in.template const_data_ptr<T>(), rows, columns);
+      return have_same_bits(out, in.sum(0));
+    });
   });
-  return is_same;
 }
 
 // ---- whole rows
@@ -136,14 +96,10 @@ T sum_of_row(const T* in, int64_t size) {
 
 // Whether `agree` holds for rows of several lengths.
 template <class T, class Agree>
-bool holds_for_rows(Agree agree) {
-  return agrees_with_aten([agree](TrialNumbers numbers) {
-    for (const int64_t size : {9, 32, 45, 719, 1031, 20000}) {
-      if (!agree(numbers({size}, c10::CppTypeToScalarType<T>::value), size)) {
-        return false;
-      }
-    }
-    return true;
+bool prove_for_rows(const char* kernel, Agree agree) {
+  return prove({kernel, dtype_of<T>}, [agree](TrialNumbers numbers) {
+    const int64_t sizes[] = {9, 32, 45, 719, 1031, 20000};
+    return std::all_of(std::begin(sizes), std::end(sizes), [&](int64_t size) { return agree(numbers({size}, dtype_of<T>), size); });
   });
 }
 
@@ -157,10 +113,9 @@ bool are_sum_and_mean(T sum, int64_t size, const at::Tensor& sum_of_aten, const 
 // Whether this machine's ATen sums rows as we do.
 template <class T>
 bool sums_rows_as_aten() {
-  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+  return prove_for_rows<T>("sum of a row", [](const at::Tensor& row, int64_t size) {
     return are_sum_and_mean(sum_of_row(row.const_data_ptr<T>(), size), size, row.sum(), row.mean());
   });
-  return is_same;
 }
 
 template <class T, bool is_mean>
@@ -213,12 +168,11 @@ T sum_of_squares(const T* a, const T* b, int64_t size) {
 // Whether this machine's ATen does as we do.
 template <class T>
 bool squares_as_aten() {
-  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+  return prove_for_rows<T>("mse_loss", [](const at::Tensor& row, int64_t size) {
     const auto other = row.cos();
     const T sum = sum_of_squares(row.const_data_ptr<T>(), other.const_data_ptr<T>(), size);
     return are_sum_and_mean(sum, size, at::mse_loss(row, other, at::Reduction::Sum), at::mse_loss(row, other));
   });
-  return is_same;
 }
 
 template <class T, bool is_mean>
@@ -268,13 +222,12 @@ T scale_of(bool is_mean, int64_t size) {
 // Whether this machine's ATen does as we do.
 template <class T>
 bool scales_as_aten() {
-  static const bool is_same = holds_for_rows<T>([](const at::Tensor& row, int64_t size) {
+  return prove_for_rows<T>("mse_loss_backward", [](const at::Tensor& row, int64_t size) {
     const auto other = row.cos(), out = at::empty_like(row), grad = at::full({}, T(0.3), row.options());
     scale_differences(
         out.mutable_data_ptr<T>(), row.const_data_ptr<T>(), other.const_data_ptr<T>(), scale_of<T>(true, size), T(0.3), size);
     return have_same_bits(out, at::mse_loss_backward(grad, row, other, at::Reduction::Mean));
   });
-  return is_same;
 }
 
 template <class T, bool is_mean>

@@ -10,10 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -399,7 +396,7 @@ bool agrees(const Product& product, const Product::Tiled& sizes, bool adds, Call
     std::vector<float> ours(num_elements);
     multiply_in_tiles(sizes, x.begin(), y.begin(), adds ? addend.begin() : nullptr, sizes.columns, ours.data());
     call(product, x.begin(), y.begin(), adds ? 1.0F : 0.0F, of_blas.begin());
-    if (std::memcmp(ours.data(), of_blas.begin(), num_elements * sizeof(float)) != 0) {
+    if (!have_same_bits(ours.data(), of_blas.begin(), num_elements)) {
       return false;
     }
   }
@@ -423,6 +420,13 @@ std::vector<Product::Tiled> ways_for(Product::Tiled sizes, bool adds) {
   return ways;
 }
 
+Claim claim_of(const Product::Tiled& way, int num_threads, bool adds) {
+  return {"product in tiles",
+          c10::ScalarType::Float,
+          {way.rows, way.columns, way.inner, way.x_down, way.x_across, way.y_down, way.y_across, num_threads, adds,
+           way.needs_alignment, way.is_fused, way.is_outer}};
+}
+
 } // namespace
 
 bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
@@ -431,17 +435,15 @@ bool may_multiply_in_tiles(Product& product, bool adds, CallBlas call) {
   if (!tiles_for(sizes.columns) || product.num_threads != at::get_num_threads() || !is_worth_asking(sizes, product.num_threads)) {
     return false;
   }
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
-  static Proofs<Key, std::optional<Product::Tiled>> proofs; // and how
-  const Key key{sizes.rows,   sizes.columns,  sizes.inner,         sizes.x_down, sizes.x_across,
-                sizes.y_down, sizes.y_across, product.num_threads, adds};
-  const auto found = proofs(key, [&] {
-    const auto ways = ways_for(sizes, adds);
-    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& way) { return agrees(product, way, adds, call); });
-    return way == ways.end() ? std::nullopt : std::make_optional(*way);
+  const auto ways = ways_for(sizes, adds);
+  const auto way = std::find_if(ways.begin(), ways.end(), [&](const Product::Tiled& way) {
+    return prove(claim_of(way, product.num_threads, adds), [&] { return agrees(product, way, adds, call); });
   });
-  sizes = found.value_or(sizes);
-  return found.has_value();
+  if (way == ways.end()) {
+    return false;
+  }
+  sizes = *way;
+  return true;
 #else
   return false;
 #endif
