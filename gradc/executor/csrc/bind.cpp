@@ -149,9 +149,8 @@ class Builder {
       add_reads(step, operand);
     }
     if (step.autocast.empty()) {
-      const std::string name = c10::toString(step.op.operator_name());
-      step.kernel = find_kernel(name);
-      step.exact = find_exact_kernel(*plan_, step, name);
+      step.kernel = find_kernel(name_of(step));
+      step.exact = find_exact(*plan_, step);
     }
   }
 
@@ -353,7 +352,7 @@ size_t count_typed(const Plan& plan) {
 }
 
 size_t count_direct(const Plan& plan) {
-  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.direct != nullptr; });
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.exact.direct != nullptr; });
 }
 
 } // namespace

@@ -7,15 +7,18 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace gradc {
 namespace {
 
-void call_cat(const Step& step, void* out, const void* const* inputs) {
+void call_cat(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& parts = payload_as<Parts>(payload);
   auto* next = static_cast<std::byte*>(out);
-  for (int64_t row = 0; row < step.parts.count; ++row) {
-    for (size_t i = 0; i < step.parts.bytes.size(); ++i) {
-      const size_t size = step.parts.bytes[i];
+  for (int64_t row = 0; row < parts.count; ++row) {
+    for (size_t i = 0; i < parts.bytes.size(); ++i) {
+      const size_t size = parts.bytes[i];
       copy_bytes(next, static_cast<const std::byte*>(inputs[i]) + row * size, size);
       next += size;
     }
@@ -32,18 +35,16 @@ bool is_part(const Meta& part, const Meta& result, size_t dimension) {
   return sizes == result.sizes;
 }
 
-} // namespace
-
-Kernel find_cat_kernel(const Plan& plan, Step& step, const std::string& op) {
+Exact find_cat(const Plan& plan, const Step& step) {
   const Meta* result = result_meta(plan, step);
-  if (op != "aten::cat" || !result || result->sizes.empty() || !has_plain_strides(*result) || num_bytes(*result) > most_moved_bytes ||
+  if (!result || result->sizes.empty() || !has_plain_strides(*result) || num_bytes(*result) > most_moved_bytes ||
       step.operands[0].kind != Operand::Kind::pack) {
-    return nullptr;
+    return {};
   }
   const auto& items = plan.packs[step.operands[0].index].items;
   const auto given = int_at(plan, step.operands[1]);
   if (items.size() > most_direct_inputs || !given) {
-    return nullptr;
+    return {};
   }
   const auto dimension = c10::maybe_wrap_dim(*given, static_cast<int64_t>(result->sizes.size()));
   Parts parts{1, {}};
@@ -53,15 +54,21 @@ Kernel find_cat_kernel(const Plan& plan, Step& step, const std::string& op) {
   for (const Operand& item : items) {
     const Meta* part = meta_at(plan, item);
     if (!part || !is_part(*part, *result, dimension)) {
-      return nullptr;
+      return {};
     }
     parts.bytes.push_back(num_bytes(*part) / parts.count);
   }
-  step.parts = std::move(parts);
+  std::vector<Index> inputs;
   for (const Operand& item : items) {
-    step.direct_inputs.push_back(item.index);
+    inputs.push_back(item.index);
   }
-  return call_directly(step, &call_cat, {});
+  return call_directly(step, &call_cat, std::move(parts), std::move(inputs));
+}
+
+} // namespace
+
+std::vector<KernelRow> cat_kernels() {
+  return {{{"aten::cat"}, &find_cat}};
 }
 
 } // namespace gradc

@@ -4,6 +4,7 @@
 #include "executor/csrc/memory.h"
 
 #include <array>
+#include <utility>
 
 namespace gradc {
 namespace {
@@ -12,8 +13,8 @@ using Addresses = std::array<const void*, most_direct_inputs>;
 
 Addresses addresses_of(const Step& step, const Frame& frame) {
   Addresses addresses{};
-  for (size_t i = 0; i < step.direct_inputs.size(); ++i) {
-    addresses[i] = frame.slots[step.direct_inputs[i]].toTensor().const_data_ptr();
+  for (size_t i = 0; i < step.exact.inputs.size(); ++i) {
+    addresses[i] = memory_at(frame, step.exact.inputs[i]);
   }
   return addresses;
 }
@@ -25,22 +26,22 @@ void put(const Step& step, Frame& frame, at::Tensor result) {
 }
 
 void call_out_of_place(const Step& step, Frame& frame) {
-  if (step.needs_full_precision && !frame.has_full_precision) {
+  if (step.exact.needs_full_precision && !frame.has_full_precision) {
     return call_as_eager(step, frame);
   }
   at::Tensor result = result_memory(step, frame);
-  step.direct(step, result.mutable_data_ptr(), addresses_of(step, frame).data());
+  step.exact.direct(step.exact.payload, result.mutable_data_ptr(), addresses_of(step, frame).data());
   put(step, frame, std::move(result));
 }
 
 void call_in_place(const Step& step, Frame& frame) {
-  at::Tensor result = frame.slots[step.direct_inputs[0]].toTensor();
-  for (size_t i = 1; i < step.direct_inputs.size(); ++i) {
-    if (result.storage().is_alias_of(frame.slots[step.direct_inputs[i]].toTensor().storage())) {
+  at::Tensor result = frame.slots[step.exact.inputs[0]].toTensor();
+  for (size_t i = 1; i < step.exact.inputs.size(); ++i) {
+    if (result.storage().is_alias_of(frame.slots[step.exact.inputs[i]].toTensor().storage())) {
       return call_as_eager(step, frame); // they may overlap in part, which is an error to report
     }
   }
-  step.direct(step, result.mutable_data_ptr(), addresses_of(step, frame).data());
+  step.exact.direct(step.exact.payload, result.mutable_data_ptr(), addresses_of(step, frame).data());
   put(step, frame, std::move(result));
 }
 
@@ -64,15 +65,19 @@ const Meta* result_meta(const Plan& plan, const Step& step) {
   return step.outs[0] >= 0 && plan.metas[step.outs[0]] ? &*plan.metas[step.outs[0]] : nullptr;
 }
 
-Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> positions) {
+Exact call_directly(const Step& step, Direct direct, Payload payload, std::vector<Index> inputs) {
   if (!direct) {
-    return nullptr;
+    return {};
   }
-  step.direct = direct;
+  return {is_in_place(step) ? &call_in_place : &call_out_of_place, direct, std::move(inputs), std::move(payload)};
+}
+
+std::vector<Index> slots_at(const Step& step, std::initializer_list<size_t> positions) {
+  std::vector<Index> slots;
   for (const size_t position : positions) {
-    step.direct_inputs.push_back(step.operands[position].index);
+    slots.push_back(step.operands[position].index);
   }
-  return is_in_place(step) ? &call_in_place : &call_out_of_place;
+  return slots;
 }
 
 } // namespace gradc

@@ -8,14 +8,18 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <vector>
 
 namespace gradc {
 
 inline constexpr size_t most_direct_inputs = 8; // of one call
 
-// Makes `direct` the step's call, of the operands at `positions`. Returns the exact call, which takes the addresses from tensors
-// and makes the result's; null for a null `direct`.
-Kernel call_directly(Step& step, Direct direct, std::initializer_list<size_t> positions);
+// The step's exact call that is `direct` on what the slots `inputs` hold: it takes the addresses from tensors and makes the result's.
+// None for a null `direct`.
+Exact call_directly(const Step& step, Direct direct, Payload payload, std::vector<Index> inputs);
+
+// The slots of the operands at `positions`.
+std::vector<Index> slots_at(const Step& step, std::initializer_list<size_t> positions);
 
 // True if the step writes its result into its first input.
 bool is_in_place(const Step& step);

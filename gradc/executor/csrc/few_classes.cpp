@@ -106,7 +106,7 @@ float sum(const float* row, int64_t size) {
   return total;
 }
 
-void log_softmax(const Summed& of, const float* in, float* out) {
+void log_softmax(const Classes& of, const float* in, float* out) {
   const int64_t rows = of.rows, columns = of.columns, size = rows * columns;
   float* const exponentials = scratch(size + most_lanes + rows); // the sums lie behind them
   float* const sums = exponentials + size + most_lanes;
@@ -128,7 +128,7 @@ void log_softmax(const Summed& of, const float* in, float* out) {
   }
 }
 
-GRADC_WIDE void log_softmax_backward(const Summed& of, const float* grad, const float* result, float* out, bool is_fused) {
+GRADC_WIDE void log_softmax_backward(const Classes& of, const float* grad, const float* result, float* out, bool is_fused) {
   const int64_t rows = of.rows, columns = of.columns, size = rows * columns;
   float* const exponentials = scratch(size);
   std::copy_n(result, size, exponentials);
@@ -141,14 +141,14 @@ GRADC_WIDE void log_softmax_backward(const Summed& of, const float* grad, const 
   }
 }
 
-void call_log_softmax(const Step& step, void* out, const void* const* inputs) {
-  log_softmax(step.summed, static_cast<const float*>(inputs[0]), static_cast<float*>(out));
+void call_log_softmax(const Payload& payload, void* out, const void* const* inputs) {
+  log_softmax(payload_as<Classes>(payload), static_cast<const float*>(inputs[0]), static_cast<float*>(out));
 }
 
 template <bool is_fused>
-void call_backward(const Step& step, void* out, const void* const* inputs) {
+void call_backward(const Payload& payload, void* out, const void* const* inputs) {
   const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
-  log_softmax_backward(step.summed, at(0), at(1), static_cast<float*>(out), is_fused);
+  log_softmax_backward(payload_as<Classes>(payload), at(0), at(1), static_cast<float*>(out), is_fused);
 }
 
 // ---- what ATen does
@@ -156,7 +156,7 @@ void call_backward(const Step& step, void* out, const void* const* inputs) {
 // So many rows that other functions, or another order, would show; close together and far apart.
 template <class TrialOfRows>
 bool prove_for_classes(const char* kernel, int64_t columns, TrialOfRows trial) {
-  const Summed of{2 * most_lanes * most_lanes + 1, columns};
+  const Classes of{2 * most_lanes * most_lanes + 1, columns};
   return prove({kernel, c10::ScalarType::Float, {columns}}, [&](TrialNumbers numbers) {
     const auto agrees_at = [&](double scale) { return trial(of, numbers({of.rows, of.columns}).mul_(scale)); };
     return agrees_at(0.01) && agrees_at(5) && agrees_at(50);
@@ -164,7 +164,7 @@ bool prove_for_classes(const char* kernel, int64_t columns, TrialOfRows trial) {
 }
 
 Direct log_softmax_of(int64_t columns) {
-  const bool is_atens = prove_for_classes("log_softmax", columns, [](const Summed& of, const at::Tensor& in) {
+  const bool is_atens = prove_for_classes("log_softmax", columns, [](const Classes& of, const at::Tensor& in) {
     const auto ours = at::empty_like(in);
     log_softmax(of, in.const_data_ptr<float>(), ours.mutable_data_ptr<float>());
     return have_same_bits(ours, at::_log_softmax(in, 1, false));
@@ -174,7 +174,7 @@ Direct log_softmax_of(int64_t columns) {
 
 bool is_backward_atens(int64_t columns, bool is_fused) {
   const char* kernel = is_fused ? "log_softmax_backward, fused" : "log_softmax_backward";
-  return prove_for_classes(kernel, columns, [is_fused](const Summed& of, const at::Tensor& grad) {
+  return prove_for_classes(kernel, columns, [is_fused](const Classes& of, const at::Tensor& grad) {
     const auto result = at::_log_softmax(grad.cos(), 1, false), ours = at::empty_like(grad);
     log_softmax_backward(
         of, grad.const_data_ptr<float>(), result.const_data_ptr<float>(), ours.mutable_data_ptr<float>(), is_fused);
@@ -192,27 +192,37 @@ bool is_plain_float(const Meta* meta) {
   return meta && meta->dtype == c10::ScalarType::Float && has_plain_strides(*meta) && !meta->sizes.empty() && num_bytes(*meta) > 0;
 }
 
-} // namespace
-
-Kernel find_few_classes_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const bool is_forward = op == "aten::_log_softmax", is_backward = op == "aten::_log_softmax_backward_data";
-  if ((!is_forward && !is_backward) || step.outs[0] < 0 || functions().lanes == 0) {
-    return nullptr;
-  }
-  const Meta *in = meta_at(plan, step.operands[0]), *result = is_backward ? meta_at(plan, step.operands[1]) : in;
-  const auto dimension = int_at(plan, step.operands[is_forward ? 1 : 2]);
-  const bool are_plain = is_plain_float(in) && is_plain_float(result) && is_plain_float(result_meta(plan, step));
-  if (!are_plain || in->sizes != result->sizes || !dimension) {
-    return nullptr;
+// The rows that a step on `in` and `result` goes over along `dimension`; nothing where there are too many, or they are too long.
+std::optional<Classes> classes_of(const Meta* in, const Meta* result, const Meta* made, std::optional<int64_t> dimension) {
+  const bool are_plain = is_plain_float(in) && is_plain_float(result) && is_plain_float(made);
+  if (functions().lanes == 0 || !are_plain || in->sizes != result->sizes || !dimension) {
+    return {};
   }
   const int64_t columns = in->sizes.back(), size = c10::multiply_integers(in->sizes);
   const auto last = static_cast<int64_t>(in->sizes.size()) - 1;
-  if ((*dimension != last && *dimension != -1) || columns < 2 || columns >= functions().lanes || size > most_numbers) {
-    return nullptr;
+  const bool is_over_last = *dimension == last || *dimension == -1;
+  if (!is_over_last || columns < 2 || columns >= functions().lanes || size > most_numbers) {
+    return {};
   }
-  step.summed = {size / columns, columns};
-  return is_forward ? call_directly(step, log_softmax_of(columns), {0})
-                    : call_directly(step, backward_of(columns), {0, 1});
+  return Classes{size / columns, columns};
+}
+
+Exact find_log_softmax(const Plan& plan, const Step& step) {
+  const Meta* in = meta_at(plan, step.operands[0]);
+  const auto classes = classes_of(in, in, result_meta(plan, step), int_at(plan, step.operands[1]));
+  return classes ? call_directly(step, log_softmax_of(classes->columns), *classes, slots_at(step, {0})) : Exact();
+}
+
+Exact find_log_softmax_backward(const Plan& plan, const Step& step) {
+  const Meta *in = meta_at(plan, step.operands[0]), *result = meta_at(plan, step.operands[1]);
+  const auto classes = classes_of(in, result, result_meta(plan, step), int_at(plan, step.operands[2]));
+  return classes ? call_directly(step, backward_of(classes->columns), *classes, slots_at(step, {0, 1})) : Exact();
+}
+
+} // namespace
+
+std::vector<KernelRow> few_classes_kernels() {
+  return {{{"aten::_log_softmax"}, &find_log_softmax}, {{"aten::_log_softmax_backward_data"}, &find_log_softmax_backward}};
 }
 
 } // namespace gradc

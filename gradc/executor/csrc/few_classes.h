@@ -5,13 +5,13 @@
 // the plan is made.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of such a step; null if it does something else.
-Kernel find_few_classes_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of such a step.
+std::vector<KernelRow> few_classes_kernels();
 
 } // namespace gradc

@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace gradc {
 namespace {
@@ -17,10 +20,11 @@ namespace {
 // ---- running
 
 template <class T>
-void call_fill(const Step& step, void* out, const void* const*) {
+void call_fill(const Payload& payload, void* out, const void* const*) {
+  const auto& filled = payload_as<Filled>(payload);
   T number;
-  std::memcpy(&number, step.pointwise.inputs[0].number.data(), sizeof(T));
-  std::fill_n(static_cast<T*>(out), step.pointwise.size, number);
+  std::memcpy(&number, filled.number.data(), sizeof(T));
+  std::fill_n(static_cast<T*>(out), filled.size, number);
 }
 
 void call_empty(const Step& step, Frame& frame) {
@@ -96,34 +100,39 @@ Direct fill_of(c10::ScalarType dtype) {
   }
 }
 
+// True if memory laid out as known is all that the op makes.
+bool makes_memory(const Plan& plan, const Step& step) {
+  const Meta* meta = result_meta(plan, step);
+  return meta && is_dense(*meta) && num_bytes(*meta) && (is_in_place(step) || has_sure_strides(*meta)) && is_made_on_cpu(plan, step);
+}
+
+Exact find_fill(const Plan& plan, const Step& step) {
+  const auto [position, number, zero_at] = filling_ops().at(name_of(step));
+  if (!makes_memory(plan, step) || (zero_at >= 0 && number_at(plan, step.operands[zero_at]) != 0.0)) {
+    return {};
+  }
+  const Meta& meta = *result_meta(plan, step);
+  const auto given = position < 0 ? std::optional(number) : number_at(plan, step.operands[position]);
+  const auto bytes = given ? bytes_of(*given, meta.dtype) : std::nullopt;
+  if (!bytes) {
+    return {};
+  }
+  const Filled filled{*bytes, c10::multiply_integers(meta.sizes)};
+  return call_directly(step, fill_of(meta.dtype), filled, is_in_place(step) ? slots_at(step, {0}) : std::vector<Index>());
+}
+
+Exact find_empty(const Plan& plan, const Step& step) {
+  return makes_memory(plan, step) ? Exact{&call_empty} : Exact();
+}
+
 } // namespace
 
-Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const auto found = filling_ops().find(op);
-  const bool is_empty = op == "aten::empty_like" || op == "aten::new_empty" || op == "aten::empty.memory_format";
-  if (found == filling_ops().end() && !is_empty) {
-    return nullptr;
+std::vector<KernelRow> fill_kernels() {
+  KernelRow fill{{}, &find_fill};
+  for (const auto& [op, number] : filling_ops()) {
+    fill.ops.push_back(op);
   }
-  const Meta* meta = result_meta(plan, step);
-  const bool is_laid_out_as_known = meta && is_dense(*meta) && num_bytes(*meta) && (is_in_place(step) || has_sure_strides(*meta));
-  if (!is_laid_out_as_known || !is_made_on_cpu(plan, step)) {
-    return nullptr;
-  }
-  if (is_empty) {
-    return &call_empty;
-  }
-  const auto [position, number, zero_at] = found->second;
-  if (zero_at >= 0 && number_at(plan, step.operands[zero_at]) != 0.0) {
-    return nullptr;
-  }
-  const auto given = position < 0 ? std::optional(number) : number_at(plan, step.operands[position]);
-  const auto bytes = given ? bytes_of(*given, meta->dtype) : std::nullopt;
-  if (!bytes) {
-    return nullptr;
-  }
-  step.pointwise.inputs.emplace_back().number = *bytes;
-  step.pointwise.size = c10::multiply_integers(meta->sizes);
-  return is_in_place(step) ? call_directly(step, fill_of(meta->dtype), {0}) : call_directly(step, fill_of(meta->dtype), {});
+  return {std::move(fill), {{"aten::empty_like", "aten::new_empty", "aten::empty.memory_format"}, &find_empty}};
 }
 
 } // namespace gradc

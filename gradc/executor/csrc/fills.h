@@ -1,13 +1,13 @@
 // Tensors filled with one number, and gradients of slices: zeros with a part written over.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that fills memory, which it puts the parameters into; null if it does something else.
-Kernel find_fill_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that fills memory.
+std::vector<KernelRow> fill_kernels();
 
 } // namespace gradc

@@ -10,9 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <memory>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 
 namespace gradc {
@@ -161,130 +162,134 @@ class Reader {
 
 // ---- the call
 
-void call_iterated(const Step& step, void* out, const void* const* inputs) {
-  step.iterated->run(out, inputs);
+void call_iterated(const Payload& payload, void* out, const void* const* inputs) {
+  payload_as<std::shared_ptr<const Iterated>>(payload)->run(out, inputs);
 }
 
 template <class Op, class Base, class... Parameters>
-bool set_up(void (Base::*)(Parameters...), const Plan& plan, Step& step) {
+Exact set_up(void (Base::*)(Parameters...), const Plan& plan, const Step& step, const Meta& result) {
   if (step.operands.size() != sizeof...(Parameters)) {
-    return false;
+    return {};
   }
   Reader reader(plan, step);
   std::tuple<std::decay_t<Parameters>...> arguments{reader.next<std::decay_t<Parameters>>()...};
   if (!reader.is_fit) {
-    return false;
+    return {};
   }
   SetUp<Op> op(reader.tensors, is_in_place(step));
   std::apply([&](const auto&... each) { op.meta(each...); }, arguments);
   auto operands = op.operands();
-  if (!op.makes(*result_meta(plan, step)) || operands.empty()) {
-    return false;
+  if (!op.makes(result) || operands.empty()) {
+    return {};
   }
-  step.iterated = std::make_shared<IteratedOp<Op, Parameters...>>(std::move(op), std::move(operands), std::move(arguments));
-  step.direct_inputs = std::move(reader.slots);
-  return true;
+  std::shared_ptr<const Iterated> iterated =
+      std::make_shared<IteratedOp<Op, Parameters...>>(std::move(op), std::move(operands), std::move(arguments));
+  return call_directly(step, &call_iterated, std::move(iterated), std::move(reader.slots));
 }
 
 template <class Op>
-bool set_up(const Plan& plan, Step& step) {
-  return set_up<Op>(&Op::meta, plan, step);
+Exact find(const Plan& plan, const Step& step) {
+  const Meta* result = result_meta(plan, step);
+  if (!result || (!is_in_place(step) && !is_dense(*result))) {
+    return {};
+  }
+  try {
+    return set_up<Op>(&Op::meta, plan, step, *result);
+  } catch (const c10::Error&) {
+    return {}; // what eager refuses, it refuses when the step runs
+  }
 }
 
 // A power of 0 or 1 is a fill or a copy, by the tensors.
-bool set_up_power(const Plan& plan, Step& step) {
+Exact find_power(const Plan& plan, const Step& step) {
   const auto exponent = number_at(plan, step.operands[1]);
-  return exponent && *exponent != 0 && *exponent != 1 && set_up<at::native::structured_pow_Tensor_Scalar_out>(plan, step);
+  return exponent && *exponent != 0 && *exponent != 1 ? find<at::native::structured_pow_Tensor_Scalar_out>(plan, step) : Exact();
 }
 
-using Table = std::unordered_map<std::string, bool (*)(const Plan&, Step&)>;
+// By an op's name out of place.
+using Table = std::map<std::string, Exact (*)(const Plan&, const Step&)>;
 
 // Only classes that look at nothing but their iterator: neither at the tensors, nor at torch's settings.
 const Table& table() {
   using namespace at::native; // NOLINT(google-build-using-namespace)
   static const Table table{
-      {"aten::exp", &set_up<structured_exp_out>},
-      {"aten::exp2", &set_up<structured_exp2_out>},
-      {"aten::expm1", &set_up<structured_expm1_out>},
-      {"aten::log", &set_up<structured_log_out>},
-      {"aten::log2", &set_up<structured_log2_out>},
-      {"aten::log10", &set_up<structured_log10_out>},
-      {"aten::log1p", &set_up<structured_log1p_out>},
-      {"aten::sqrt", &set_up<structured_sqrt_out>},
-      {"aten::rsqrt", &set_up<structured_rsqrt_out>},
-      {"aten::reciprocal", &set_up<structured_reciprocal_out>},
-      {"aten::neg", &set_up<structured_neg_out>},
-      {"aten::sign", &set_up<structured_sign_out>},
-      {"aten::sin", &set_up<structured_sin_out>},
-      {"aten::cos", &set_up<structured_cos_out>},
-      {"aten::tan", &set_up<structured_tan_out>},
-      {"aten::atan", &set_up<structured_atan_out>},
-      {"aten::sinh", &set_up<structured_sinh_out>},
-      {"aten::cosh", &set_up<structured_cosh_out>},
-      {"aten::tanh", &set_up<structured_tanh_out>},
-      {"aten::tanh_backward", &set_up<structured_tanh_backward_out>},
-      {"aten::sigmoid", &set_up<structured_sigmoid_out>},
-      {"aten::sigmoid_backward", &set_up<structured_sigmoid_backward_out>},
-      {"aten::erf", &set_up<structured_erf_out>},
-      {"aten::erfc", &set_up<structured_erfc_out>},
-      {"aten::floor", &set_up<structured_floor_out>},
-      {"aten::ceil", &set_up<structured_ceil_out>},
-      {"aten::round", &set_up<structured_round_out>},
-      {"aten::trunc", &set_up<structured_trunc_out>},
-      {"aten::frac", &set_up<structured_frac_out>},
-      {"aten::silu", &set_up<structured_silu_out>},
-      {"aten::silu_backward", &set_up<structured_silu_backward_out>},
-      {"aten::mish", &set_up<structured_mish_out>},
-      {"aten::elu", &set_up<structured_elu_out>},
-      {"aten::elu_backward", &set_up<structured_elu_backward_out>},
-      {"aten::leaky_relu", &set_up<structured_leaky_relu_out>},
-      {"aten::leaky_relu_backward", &set_up<structured_leaky_relu_backward_out>},
-      {"aten::softplus", &set_up<structured_softplus_out>},
-      {"aten::softplus_backward", &set_up<structured_softplus_backward_out>},
-      {"aten::hardsigmoid", &set_up<structured_hardsigmoid_out>},
-      {"aten::hardsigmoid_backward", &set_up<structured_hardsigmoid_backward_out>},
-      {"aten::threshold_backward", &set_up<structured_threshold_backward_out>},
-      {"aten::add.Tensor", &set_up<structured_ufunc_add_CPU>},
-      {"aten::sub.Tensor", &set_up<structured_sub_out>},
-      {"aten::mul.Tensor", &set_up<structured_mul_out>},
-      {"aten::div.Tensor", &set_up<structured_div_out>},
-      {"aten::pow.Tensor_Tensor", &set_up<structured_pow_Tensor_Tensor_out>},
-      {"aten::pow.Tensor_Scalar", &set_up_power},
-      {"aten::atan2", &set_up<structured_atan2_out>},
-      {"aten::maximum", &set_up<structured_maximum_out>},
-      {"aten::minimum", &set_up<structured_minimum_out>},
-      {"aten::addcmul", &set_up<structured_addcmul_out>},
-      {"aten::addcdiv", &set_up<structured_addcdiv_out>},
-      {"aten::lerp.Scalar", &set_up<structured_lerp_Scalar>},
-      {"aten::lerp.Tensor", &set_up<structured_lerp_Tensor>},
-      {"aten::eq.Tensor", &set_up<structured_eq_Tensor_out>},
-      {"aten::ne.Tensor", &set_up<structured_ne_Tensor_out>},
-      {"aten::lt.Tensor", &set_up<structured_lt_Tensor_out>},
-      {"aten::le.Tensor", &set_up<structured_le_Tensor_out>},
-      {"aten::gt.Tensor", &set_up<structured_gt_Tensor_out>},
-      {"aten::ge.Tensor", &set_up<structured_ge_Tensor_out>},
+      {"aten::exp", &find<structured_exp_out>},
+      {"aten::exp2", &find<structured_exp2_out>},
+      {"aten::expm1", &find<structured_expm1_out>},
+      {"aten::log", &find<structured_log_out>},
+      {"aten::log2", &find<structured_log2_out>},
+      {"aten::log10", &find<structured_log10_out>},
+      {"aten::log1p", &find<structured_log1p_out>},
+      {"aten::sqrt", &find<structured_sqrt_out>},
+      {"aten::rsqrt", &find<structured_rsqrt_out>},
+      {"aten::reciprocal", &find<structured_reciprocal_out>},
+      {"aten::neg", &find<structured_neg_out>},
+      {"aten::sign", &find<structured_sign_out>},
+      {"aten::sin", &find<structured_sin_out>},
+      {"aten::cos", &find<structured_cos_out>},
+      {"aten::tan", &find<structured_tan_out>},
+      {"aten::atan", &find<structured_atan_out>},
+      {"aten::sinh", &find<structured_sinh_out>},
+      {"aten::cosh", &find<structured_cosh_out>},
+      {"aten::tanh", &find<structured_tanh_out>},
+      {"aten::tanh_backward", &find<structured_tanh_backward_out>},
+      {"aten::sigmoid", &find<structured_sigmoid_out>},
+      {"aten::sigmoid_backward", &find<structured_sigmoid_backward_out>},
+      {"aten::erf", &find<structured_erf_out>},
+      {"aten::erfc", &find<structured_erfc_out>},
+      {"aten::floor", &find<structured_floor_out>},
+      {"aten::ceil", &find<structured_ceil_out>},
+      {"aten::round", &find<structured_round_out>},
+      {"aten::trunc", &find<structured_trunc_out>},
+      {"aten::frac", &find<structured_frac_out>},
+      {"aten::silu", &find<structured_silu_out>},
+      {"aten::silu_backward", &find<structured_silu_backward_out>},
+      {"aten::mish", &find<structured_mish_out>},
+      {"aten::elu", &find<structured_elu_out>},
+      {"aten::elu_backward", &find<structured_elu_backward_out>},
+      {"aten::leaky_relu", &find<structured_leaky_relu_out>},
+      {"aten::leaky_relu_backward", &find<structured_leaky_relu_backward_out>},
+      {"aten::softplus", &find<structured_softplus_out>},
+      {"aten::softplus_backward", &find<structured_softplus_backward_out>},
+      {"aten::hardsigmoid", &find<structured_hardsigmoid_out>},
+      {"aten::hardsigmoid_backward", &find<structured_hardsigmoid_backward_out>},
+      {"aten::threshold_backward", &find<structured_threshold_backward_out>},
+      {"aten::add.Tensor", &find<structured_ufunc_add_CPU>},
+      {"aten::sub.Tensor", &find<structured_sub_out>},
+      {"aten::mul.Tensor", &find<structured_mul_out>},
+      {"aten::div.Tensor", &find<structured_div_out>},
+      {"aten::pow.Tensor_Tensor", &find<structured_pow_Tensor_Tensor_out>},
+      {"aten::pow.Tensor_Scalar", &find_power},
+      {"aten::atan2", &find<structured_atan2_out>},
+      {"aten::maximum", &find<structured_maximum_out>},
+      {"aten::minimum", &find<structured_minimum_out>},
+      {"aten::addcmul", &find<structured_addcmul_out>},
+      {"aten::addcdiv", &find<structured_addcdiv_out>},
+      {"aten::lerp.Scalar", &find<structured_lerp_Scalar>},
+      {"aten::lerp.Tensor", &find<structured_lerp_Tensor>},
+      {"aten::eq.Tensor", &find<structured_eq_Tensor_out>},
+      {"aten::ne.Tensor", &find<structured_ne_Tensor_out>},
+      {"aten::lt.Tensor", &find<structured_lt_Tensor_out>},
+      {"aten::le.Tensor", &find<structured_le_Tensor_out>},
+      {"aten::gt.Tensor", &find<structured_gt_Tensor_out>},
+      {"aten::ge.Tensor", &find<structured_ge_Tensor_out>},
   };
   return table;
 }
 
 } // namespace
 
-Kernel find_iterated_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const auto found = table().find(out_of_place(op));
-  const Meta* result = result_meta(plan, step);
-  if (found == table().end() || !result || (!is_in_place(step) && !is_dense(*result))) {
-    return nullptr;
+std::vector<KernelRow> iterated_kernels() {
+  std::vector<KernelRow> rows;
+  for (const auto& [op, find] : table()) {
+    rows.push_back({{op, in_place(op)}, find});
   }
-  try {
-    return found->second(plan, step) ? call_directly(step, &call_iterated, {}) : nullptr;
-  } catch (const c10::Error&) {
-    return nullptr; // what eager refuses, it refuses when the step runs
-  }
+  return rows;
 }
 
 std::vector<std::string> iterated_ops() {
   std::vector<std::string> names;
-  for (const auto& [name, set_up] : table()) {
+  for (const auto& [name, find] : table()) {
     names.push_back(name);
   }
   return names;

@@ -5,7 +5,7 @@
 // run its kernel: the one that eager would run, on the same ranges of memory, in the same threads.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
 #include <string>
 #include <vector>
@@ -20,8 +20,8 @@ class Iterated {
   virtual void run(void* out, const void* const* inputs) const = 0;
 };
 
-// The iterated call of a step on tensors laid out as captured, which it prepares the step for; null where there is none.
-Kernel find_iterated_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step on tensors laid out as captured.
+std::vector<KernelRow> iterated_kernels();
 
 // Names, with overload, of the ops that have them, and so do the same ops in place.
 std::vector<std::string> iterated_ops();

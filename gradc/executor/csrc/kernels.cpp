@@ -177,6 +177,38 @@ bool pays_out_variant(const Plan& plan, const Step& step) {
   return size > 0 && (step.reuse >= 0 || size <= small_bytes);
 }
 
+Exact find_out_variant(const Plan& plan, const Step& step) {
+  return pays_out_variant(plan, step) ? Exact{look_up(out_table(), name_of(step))} : Exact();
+}
+
+std::vector<KernelRow> out_kernels() {
+  KernelRow row{{}, &find_out_variant};
+  for (const auto& [op, kernel] : out_table()) {
+    row.ops.push_back(op);
+  }
+  return {std::move(row)};
+}
+
+// All rows. Of two that fit a step the first is faster.
+std::vector<std::vector<KernelRow>> families() {
+  return {product_kernels(), pointwise_kernels(), sum_kernels(),  short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
+          padded_kernels(),  cat_kernels(),       fill_kernels(), norm_kernels(),      iterated_kernels(),    out_kernels()};
+}
+
+using Finders = std::vector<Exact (*)(const Plan&, const Step&)>;
+
+std::unordered_map<std::string, Finders> finders_by_op() {
+  std::unordered_map<std::string, Finders> by_op;
+  for (const auto& family : families()) {
+    for (const KernelRow& row : family) {
+      for (const std::string& op : row.ops) {
+        by_op[op].push_back(row.find);
+      }
+    }
+  }
+  return by_op;
+}
+
 } // namespace
 
 Kernel find_kernel(const std::string& op) {
@@ -184,47 +216,25 @@ Kernel find_kernel(const std::string& op) {
   return look_up(table, op);
 }
 
-Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op) {
+std::string name_of(const Step& step) {
+  return c10::toString(step.op.operator_name());
+}
+
+Exact find_exact(const Plan& plan, const Step& step) {
   if (!step.views.empty()) {
-    return &make_views;
+    return {&make_views};
   }
-  if (const Kernel product = find_product_kernel(plan, step, op)) {
-    return product;
+  static const auto by_op = finders_by_op();
+  const auto found = by_op.find(name_of(step));
+  if (found == by_op.end()) {
+    return {};
   }
-  if (const Kernel pointwise = find_pointwise_kernel(plan, step, op)) {
-    return pointwise;
+  for (const auto& find : found->second) {
+    if (Exact exact = find(plan, step); exact.call) {
+      return exact;
+    }
   }
-  if (const Kernel sum = find_sum_kernel(plan, step, op)) {
-    return sum;
-  }
-  if (const Kernel sum = find_short_sum_kernel(plan, step, op)) {
-    return sum;
-  }
-  if (const Kernel classes = find_few_classes_kernel(plan, step, op)) {
-    return classes;
-  }
-  if (const Kernel picks = find_picks_kernel(plan, step, op)) {
-    return picks;
-  }
-  if (const Kernel rows = find_rows_kernel(plan, step, op)) {
-    return rows;
-  }
-  if (const Kernel padded = find_padded_kernel(plan, step, op)) {
-    return padded;
-  }
-  if (const Kernel cat = find_cat_kernel(plan, step, op)) {
-    return cat;
-  }
-  if (const Kernel fill = find_fill_kernel(plan, step, op)) {
-    return fill;
-  }
-  if (const Kernel norm = find_norm_kernel(plan, step, op)) {
-    return norm;
-  }
-  if (const Kernel iterated = find_iterated_kernel(plan, step, op)) {
-    return iterated;
-  }
-  return pays_out_variant(plan, step) ? look_up(out_table(), op) : nullptr;
+  return {};
 }
 
 std::vector<std::string> ops_with_out() {

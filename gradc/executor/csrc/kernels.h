@@ -19,8 +19,17 @@ namespace gradc {
 // The typed call of an op, such as "aten::add.Tensor"; null where there is none.
 Kernel find_kernel(const std::string& op);
 
-// The exact call of a step, which it may prepare the step for; null where there is none.
-Kernel find_exact_kernel(const Plan& plan, Step& step, const std::string& op);
+// Exact calls of some ops. `find` makes that of a step which calls one of them; none where the step does not fit.
+struct KernelRow {
+  std::vector<std::string> ops; // with overloads
+  Exact (*find)(const Plan& plan, const Step& step);
+};
+
+// The exact call of a step: the first that fits.
+Exact find_exact(const Plan& plan, const Step& step);
+
+// The op that a step calls, with its overload: "aten::add.Tensor".
+std::string name_of(const Step& step);
 
 // Calls a step, exactly if it can be, and tracks versions.
 void call_step(const Step& step, Frame& frame, bool unobserved);

@@ -185,6 +185,11 @@ LoopTable make_loop_table() {
   return table;
 }
 
+const LoopTable& loop_table() {
+  static const LoopTable table = make_loop_table();
+  return table;
+}
+
 } // namespace
 
 std::string out_of_place(std::string_view op) {
@@ -196,10 +201,23 @@ std::string out_of_place(std::string_view op) {
   return name;
 }
 
+std::string in_place(std::string_view op) {
+  std::string name(op);
+  return name.insert(std::min(name.find('.'), name.size()), "_");
+}
+
+std::vector<std::string> ops_with_loops() {
+  std::vector<std::string> ops;
+  for (const auto& [op, loops] : loop_table()) {
+    ops.emplace_back(op);
+    ops.push_back(in_place(op));
+  }
+  return ops;
+}
+
 const Loops* find_loops(std::string_view op) {
-  static const LoopTable table = make_loop_table();
-  const auto found = table.find(out_of_place(op));
-  return found == table.end() ? nullptr : &found->second;
+  const auto found = loop_table().find(out_of_place(op));
+  return found == loop_table().end() ? nullptr : &found->second;
 }
 
 } // namespace gradc

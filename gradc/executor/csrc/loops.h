@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 // One clone of each loop for machines with AVX2 and fused multiply-adds. Sanitizers cannot do with what chooses it.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_ADDRESS__)
@@ -33,6 +34,12 @@ struct Loops {
 
 // The name of an op that an op in place has out of place: "aten::add.Tensor" for "aten::add_.Tensor".
 std::string out_of_place(std::string_view op);
+
+// The name of an op that an op out of place has in place.
+std::string in_place(std::string_view op);
+
+// The ops that have loops, in place, too.
+std::vector<std::string> ops_with_loops();
 
 // Null where there are none. An op in place, such as "aten::add_.Tensor", has those of "aten::add.Tensor".
 const Loops* find_loops(std::string_view op);

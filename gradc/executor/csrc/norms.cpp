@@ -165,15 +165,13 @@ const Meta* contiguous_floats(const Plan& plan, Index slot) {
   return is_it ? &*plan.metas[slot] : nullptr;
 }
 
-} // namespace
-
-Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& op) {
-  if (op != "aten::native_batch_norm" || step.operands[0].kind != Operand::Kind::slot) {
-    return nullptr;
+Exact find_norm(const Plan& plan, const Step& step) {
+  if (step.operands[0].kind != Operand::Kind::slot) {
+    return {};
   }
   const Meta* in = contiguous_floats(plan, step.operands[0].index);
   if (!in || in->sizes.size() < 3 || in->sizes[1] < num_channels || shape_of(*in).pixels < 2 || shape_of(*in).images < 1) {
-    return nullptr;
+    return {};
   }
   const auto fits = [&](Index slot, const std::vector<int64_t>& sizes) {
     const Meta* meta = contiguous_floats(plan, slot);
@@ -184,7 +182,7 @@ Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& o
     const Operand& operand = step.operands[position];
     const bool is_tensor = operand.kind == Operand::Kind::slot && fits(operand.index, channels);
     if (!is_tensor && !plan.is_constant(operand, &c10::IValue::isNone)) {
-      return nullptr;
+      return {};
     }
   }
   const bool is_training = plan.is_constant(step.operands[5], &c10::IValue::isBool) &&
@@ -192,7 +190,13 @@ Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& o
   const bool is_known = is_training && plan.is_constant(step.operands[6], &c10::IValue::isDouble) &&
       plan.is_constant(step.operands[7], &c10::IValue::isDouble) && fits(step.outs[0], in->sizes) &&
       fits(step.outs[1], channels) && fits(step.outs[2], channels);
-  return is_known && normalizes_as_aten() ? &call_norm : nullptr;
+  return is_known && normalizes_as_aten() ? Exact{&call_norm} : Exact();
+}
+
+} // namespace
+
+std::vector<KernelRow> norm_kernels() {
+  return {{{"aten::native_batch_norm"}, &find_norm}};
 }
 
 } // namespace gradc

@@ -5,13 +5,13 @@
 // tried out once (tests/executor/test_direct.py compares the bits, too).
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that normalizes a batch; null if it does something else.
-Kernel find_norm_kernel(const Plan& plan, const Step& step, const std::string& op);
+// Of a step that normalizes a batch.
+std::vector<KernelRow> norm_kernels();
 
 } // namespace gradc

@@ -14,8 +14,8 @@
 namespace gradc {
 namespace {
 
-void call_padded(const Step& step, void* out, const void* const* inputs) {
-  const Padded& padded = step.padded;
+void call_padded(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& padded = payload_as<Padded>(payload);
   auto* begin = static_cast<std::byte*>(out);
   const auto* in = static_cast<const std::byte*>(inputs[0]);
   std::memset(begin, 0, padded.count * padded.part);
@@ -39,26 +39,21 @@ bool is_repeated(const Meta& meta) {
   return std::all_of(meta.strides.begin(), meta.strides.end(), [](int64_t stride) { return stride == 0; });
 }
 
-} // namespace
-
-Kernel find_padded_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const bool is_slice = op == "aten::slice_backward";
-  if (!is_slice && op != "aten::select_backward") {
-    return nullptr;
-  }
+template <bool is_slice>
+Exact find_padded(const Plan& plan, const Step& step) {
   const Meta* result = result_meta(plan, step);
   const Meta* gradient = meta_at(plan, step.operands[0]);
   const auto dimension_given = int_at(plan, step.operands[2]);
   if (!result || !gradient || !dimension_given || result->sizes.empty() || gradient->dtype != result->dtype ||
       !has_plain_strides(*result) || !num_bytes(*result) || !num_bytes(*gradient) || num_bytes(*result) > most_moved_bytes) {
-    return nullptr;
+    return {};
   }
   const auto dimension = c10::maybe_wrap_dim(*dimension_given, static_cast<int64_t>(result->sizes.size()));
   const int64_t size = result->sizes[dimension];
   const auto start = start_at(plan, step.operands[3], size);
   const auto apart = is_slice ? int_at(plan, step.operands[5]) : std::optional<int64_t>(1);
   if (!start || !apart) {
-    return nullptr;
+    return {};
   }
   const size_t inner = result->strides[dimension] * c10::elementSize(result->dtype);
   Padded padded;
@@ -70,10 +65,15 @@ Kernel find_padded_kernel(const Plan& plan, Step& step, const std::string& op) {
   padded.bytes = inner;
   padded.is_one = is_repeated(*gradient) && inner == c10::elementSize(result->dtype);
   if (!padded.is_one && !has_plain_strides(*gradient)) {
-    return nullptr;
+    return {};
   }
-  step.padded = padded;
-  return call_directly(step, &call_padded, {0});
+  return call_directly(step, &call_padded, padded, slots_at(step, {0}));
+}
+
+} // namespace
+
+std::vector<KernelRow> padded_kernels() {
+  return {{{"aten::slice_backward"}, &find_padded<true>}, {{"aten::select_backward"}, &find_padded<false>}};
 }
 
 } // namespace gradc

@@ -1,13 +1,13 @@
 // The gradient of a slice or of one row: zeros, with it at its place. Two passes over memory, where ATen would make three tensors.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of such a step, which it puts the places into; null if it does something else.
-Kernel find_padded_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that makes such a gradient.
+std::vector<KernelRow> padded_kernels();
 
 } // namespace gradc

@@ -21,7 +21,7 @@ bool are_places(const int64_t* places, const Picks& picks) {
 
 template <class T>
 void call_pick(const Step& step, Frame& frame) {
-  const Picks& picks = step.picks;
+  const auto& picks = payload_as<Picks>(step.exact.payload);
   const auto* places = static_cast<const int64_t*>(memory_at(frame, picks.places));
   if (!are_places(places, picks)) {
     return call_as_eager(step, frame); // which raises
@@ -46,7 +46,7 @@ void add_picked(T* row, const T* added, const int64_t* places, const Picks& pick
 
 template <class T>
 void call_add_picked(const Step& step, Frame& frame) {
-  const Picks& picks = step.picks;
+  const auto& picks = payload_as<Picks>(step.exact.payload);
   const auto* places = static_cast<const int64_t*>(memory_at(frame, picks.places));
   if (!are_places(places, picks)) {
     return call_as_eager(step, frame);
@@ -102,14 +102,8 @@ bool is_laid_out_as(const Meta& meta, const std::vector<int64_t>& sizes, c10::Sc
   return meta.sizes == sizes && meta.dtype == dtype && has_plain_strides(meta);
 }
 
-Kernel prepare_pick(const Plan& plan, Step& step) {
-  const auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
-  const Meta& result = *plan.metas[step.outs[0]];
-  if (!picks || !is_laid_out_as(result, plan.metas[picks->places]->sizes, plan.metas[picks->table]->dtype)) {
-    return nullptr;
-  }
-  step.picks = *picks;
-  switch (c10::elementSize(result.dtype)) {
+Kernel pick_of(c10::ScalarType dtype) {
+  switch (c10::elementSize(dtype)) {
     case 4:
       return &call_pick<uint32_t>;
     case 8:
@@ -119,16 +113,17 @@ Kernel prepare_pick(const Plan& plan, Step& step) {
   }
 }
 
-Kernel prepare_add_picked(const Plan& plan, Step& step) {
-  auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
-  const Meta *added = meta_at(plan, step.operands[3]), &result = *plan.metas[step.outs[0]];
-  if (!picks || !added || !is_laid_out_as(*added, plan.metas[picks->places]->sizes, result.dtype) ||
-      !is_laid_out_as(result, plan.metas[picks->table]->sizes, plan.metas[picks->table]->dtype)) {
-    return nullptr;
+Exact find_pick(const Plan& plan, const Step& step) {
+  const Meta* result = result_meta(plan, step);
+  const auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
+  if (!result || !picks || !is_laid_out_as(*result, plan.metas[picks->places]->sizes, plan.metas[picks->table]->dtype)) {
+    return {};
   }
-  picks->added = step.operands[3].index;
-  step.picks = *picks;
-  switch (result.dtype) {
+  return {pick_of(result->dtype), nullptr, {}, *picks};
+}
+
+Kernel add_picked_by(c10::ScalarType dtype) {
+  switch (dtype) {
     case c10::ScalarType::Float:
       return add_picked_of<float>();
     case c10::ScalarType::Double:
@@ -138,16 +133,21 @@ Kernel prepare_add_picked(const Plan& plan, Step& step) {
   }
 }
 
+Exact find_add_picked(const Plan& plan, const Step& step) {
+  const Meta *result = result_meta(plan, step), *added = meta_at(plan, step.operands[3]);
+  auto picks = picks_by(plan, step.operands[0], step.operands[1], step.operands[2]);
+  if (!result || !picks || !added || !is_laid_out_as(*added, plan.metas[picks->places]->sizes, result->dtype) ||
+      !is_laid_out_as(*result, plan.metas[picks->table]->sizes, plan.metas[picks->table]->dtype)) {
+    return {};
+  }
+  picks->added = step.operands[3].index;
+  return {add_picked_by(result->dtype), nullptr, {}, *picks};
+}
+
 } // namespace
 
-Kernel find_picks_kernel(const Plan& plan, Step& step, const std::string& op) {
-  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
-    return nullptr;
-  }
-  if (op == "aten::gather") {
-    return prepare_pick(plan, step);
-  }
-  return op == "aten::scatter_add" ? prepare_add_picked(plan, step) : nullptr;
+std::vector<KernelRow> pick_kernels() {
+  return {{{"aten::gather"}, &find_pick}, {{"aten::scatter_add"}, &find_add_picked}};
 }
 
 } // namespace gradc

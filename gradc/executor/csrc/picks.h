@@ -3,13 +3,13 @@
 // ATen goes through an iterator that costs more than the copying, where numbers are few.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that picks numbers or adds to them, which it puts the parameters into; null if it does something else.
-Kernel find_picks_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that picks numbers, or adds to them.
+std::vector<KernelRow> pick_kernels();
 
 } // namespace gradc

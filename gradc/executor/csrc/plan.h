@@ -16,16 +16,14 @@
 //             Python take it themselves, and so does computing a binding for sizes not seen before (bind.cpp).
 #pragma once
 
-#include "executor/csrc/loops.h"
+#include "executor/csrc/payload.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -37,8 +35,6 @@
 #include <vector>
 
 namespace gradc {
-
-using Index = int32_t;
 
 // A constant argument. Lists of ints are kept flat too, since an IValue's list is not contiguous.
 struct Value {
@@ -64,8 +60,18 @@ struct Frame;
 struct Step;
 using Kernel = void (*)(const Step&, Frame&);
 
-// A call on addresses: of the result, and of what the step's `direct_inputs` hold. In place, the first input is the result.
-using Direct = void (*)(const Step&, void* out, const void* const* inputs);
+// A call on addresses: of the result, and of the inputs. In place, the first input is the result.
+using Direct = void (*)(const Payload&, void* out, const void* const* inputs);
+
+// A faster call of a step, which may be used while the frame is exact; a null `call` is none. Where it needs no tensors, `direct` is
+// what it does, on the addresses of what the slots `inputs` hold (direct.h).
+struct Exact {
+  Kernel call = nullptr;
+  Direct direct = nullptr;
+  std::vector<Index> inputs;
+  Payload payload;
+  bool needs_full_precision = false; // of float32 products
+};
 
 // What a slot's tensor was when captured.
 struct Meta {
@@ -83,81 +89,10 @@ struct View {
   bool is_same = false;
 };
 
-// A matrix product as BLAS takes it: column-major, c = op(a) op(b) + beta c. `changes_places`: the operands are b and a. `copied_a` are
-// the sizes and strides of one that is copied first, as ATen copies it; of one that is not, `rows` is 0.
-struct Product {
-  struct Copied {
-    int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
-  };
-  // The same as it stands, x y: sizes, and strides of the factors. So much of the inner dimension, `part`, is one chain of additions,
-  // fused with the multiplications or not (tiled_product.h). `needs_alignment`: only where the result begins as a tensor's memory does.
-  // `is_outer`: of columns and rows of one number each, and nothing is added, not even 0.
-  struct Tiled {
-    int64_t rows = 0, columns = 0, inner = 0, x_down = 0, x_across = 0, y_down = 0, y_across = 0, part = 0;
-    bool is_fused = true, needs_alignment = false, is_outer = false;
-  };
-  Tiled tiled;
-  int num_threads = 0; // with which BLAS makes it so
-  bool transposes_a = false, transposes_b = false, changes_places = false;
-  int m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
-  Copied copied_a, copied_b;
-};
-
-// A pointwise op as one loop over memory (loops.h). An input is laid out as the result, or spread over `sizes` by `strides`, or
-// it is the bytes of a number. `element_size` counts bytes; it is 0 for a number. `row_size` is that of the rows by which inputs that lie
-// apart are read; 0 where they have none, or all lie as the result.
-struct Pointwise {
-  struct Input {
-    size_t element_size = 0;
-    std::vector<int64_t> sizes, strides;
-    std::array<std::byte, sizeof(double)> number{};
-  };
-  Loop loop = nullptr;
-  std::vector<Input> inputs;
-  int64_t size = 0;
-  size_t element_size = 0; // of the result
-  int64_t row_size = 0;
-};
-
-// A matrix whose columns are summed, or of whose one row all is.
-struct Summed {
-  int64_t rows = 0, columns = 0;
-};
-
-// Rows of a table, by their numbers: `size` elements side by side, every `stride` elements. `added` is what is added to them.
-struct Rows {
-  Index table = 0, numbers = 0, added = -1;
-  int64_t num_rows = 0, stride = 0, size = 0, count = 0;
-  bool may_count_from_end = false;
-};
-
-// Numbers in rows of `length`, `count` of each by their places in it. `added` is what is added to them.
-struct Picks {
-  Index table = 0, places = 0, added = -1;
-  int64_t rows = 0, length = 0, count = 0;
-};
-
-// What is put one behind the other, `count` times: so many bytes of each tensor.
-struct Parts {
-  int64_t count = 0;
-  std::vector<size_t> bytes;
-};
-
-// Zeros with blocks of `bytes` in them: `length` of them, `step` bytes apart from `start` on, in each of `count` parts of `part` bytes.
-// The blocks lie side by side; or, where `is_one`, it is always the same one.
-struct Padded {
-  int64_t count = 0, length = 0;
-  size_t part = 0, start = 0, step = 0, bytes = 0;
-  bool is_one = false;
-};
-
-class Iterated;
-
 using AutocastState = std::vector<std::pair<c10::DeviceType, c10::ScalarType>>;
 
-// One call. `kernel` is its typed call where there is one (kernels.h), `exact` a faster one that may be used while the frame
-// is exact; both on plain CPU tensors only. Where the exact call needs no tensors, `direct` is what it does
-// (direct.h). An out of -1 is a result that nobody reads, a reuse of -1 is none.
+// One call. `kernel` is its typed call where there is one (kernels.h), `exact` its faster one; both on plain CPU tensors only. An out of
+// -1 is a result that nobody reads, a reuse of -1 is none.
 struct Step {
   c10::OperatorHandle op;
   std::vector<Operand> operands;
@@ -167,20 +102,9 @@ struct Step {
   std::vector<std::pair<Index, Index>> shares;
   AutocastState autocast;
   std::vector<Index> reads;
-  Kernel kernel = nullptr;
-  Kernel exact = nullptr;
   std::vector<View> views;
-  Direct direct = nullptr;
-  std::vector<Index> direct_inputs;
-  bool needs_full_precision = false; // of float32 products
-  Product product;
-  Pointwise pointwise;
-  Summed summed;
-  Rows rows;
-  Picks picks;
-  Parts parts;
-  Padded padded;
-  std::shared_ptr<const Iterated> iterated; // (iterated.h)
+  Kernel kernel = nullptr;
+  Exact exact;
   std::vector<Index> kept; // dead after this step, but wait for a later one to reuse their memory
   Index reuse = -1;
   std::optional<Operand> known; // a slot with what the op's kernel would compute of its operands once more

@@ -97,8 +97,8 @@ Inputs loop_inputs(const Pointwise& pointwise, const void* const* given) {
 }
 
 // Each element is computed by itself, so that threads change no bit.
-void call_pointwise(const Step& step, void* out, const void* const* given) {
-  const Pointwise& pointwise = step.pointwise;
+void call_pointwise(const Payload& payload, void* out, const void* const* given) {
+  const auto& pointwise = payload_as<Pointwise>(payload);
   const Inputs inputs = loop_inputs(pointwise, given);
   if (pointwise.size <= most_on_one_thread) {
     return pointwise.loop(out, inputs.data(), pointwise.size);
@@ -113,8 +113,8 @@ void call_pointwise(const Step& step, void* out, const void* const* given) {
 }
 
 // Row by row, where each input has rows of that size whose elements lie side by side: nothing has to be copied.
-void call_by_rows(const Step& step, void* out, const void* const* given) {
-  const Pointwise& pointwise = step.pointwise;
+void call_by_rows(const Payload& payload, void* out, const void* const* given) {
+  const auto& pointwise = payload_as<Pointwise>(payload);
   const int64_t row_size = pointwise.row_size;
   for (int64_t begin = 0; begin < pointwise.size; begin += row_size) {
     Inputs row{};
@@ -277,30 +277,34 @@ std::optional<Pointwise> prepare(const Plan& plan, const Step& step, const Loops
 }
 
 // The operands that are slots, in their order.
-Kernel call_on_slots(Step& step) {
-  const Kernel kernel = call_directly(step, step.pointwise.row_size ? &call_by_rows : &call_pointwise, {});
+std::vector<Index> slots_of(const Step& step) {
+  std::vector<Index> slots;
   for (const Operand& operand : operands_of(step)) {
     if (operand.kind == Operand::Kind::slot) {
-      step.direct_inputs.push_back(operand.index);
+      slots.push_back(operand.index);
     }
   }
-  return kernel;
+  return slots;
+}
+
+Exact find_pointwise(const Plan& plan, const Step& step) {
+  const Loops* loops = find_loops(name_of(step));
+  const Meta* result = result_meta(plan, step);
+  if (!loops || !result || !is_dense(*result) || (loops->is_fused && !has_fused_kernels())) {
+    return {};
+  }
+  auto prepared = prepare(plan, step, *loops, *result);
+  if (!prepared) {
+    return {};
+  }
+  const Direct direct = prepared->row_size ? &call_by_rows : &call_pointwise;
+  return call_directly(step, direct, std::move(*prepared), slots_of(step));
 }
 
 } // namespace
 
-Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const Loops* loops = find_loops(op);
-  const Meta* result = result_meta(plan, step);
-  if (!loops || !result || !is_dense(*result) || (loops->is_fused && !has_fused_kernels())) {
-    return nullptr;
-  }
-  auto prepared = prepare(plan, step, *loops, *result);
-  if (!prepared) {
-    return nullptr;
-  }
-  step.pointwise = std::move(*prepared);
-  return call_on_slots(step);
+std::vector<KernelRow> pointwise_kernels() {
+  return {{ops_with_loops(), &find_pointwise}};
 }
 
 } // namespace gradc

@@ -3,16 +3,16 @@
 // The result fills its memory, and every input has its layout, is a number, or is first spread to it: broadcasting copies.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
 inline constexpr int64_t most_on_one_thread = 32768; // elements, as in ATen
 inline constexpr size_t most_loop_inputs = 3;
 
-// The pointwise call of a step on tensors laid out as captured, which it prepares the step for; null where there is none.
-Kernel find_pointwise_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step on tensors laid out as captured.
+std::vector<KernelRow> pointwise_kernels();
 
 } // namespace gradc

@@ -9,7 +9,11 @@
 #include <ATen/Parallel.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace gradc {
@@ -61,58 +65,57 @@ void multiply(const Product& product, const void* x, const void* y, T beta, void
 
 // Of a result x y: see prepare().
 template <class T>
-void call_mm(const Step& step, void* out, const void* const* inputs) {
-  multiply<T>(step.product, inputs[0], inputs[1], 0, out);
+void call_mm(const Payload& payload, void* out, const void* const* inputs) {
+  multiply<T>(payload_as<Product>(payload), inputs[0], inputs[1], 0, out);
 }
 
 void call_blas(const Product& product, const float* x, const float* y, float beta, float* out) {
   multiply<float>(product, x, y, beta, out);
 }
 
-void call_tiled_mm(const Step& step, void* out, const void* const* inputs) {
-  if (!is_tiled_now(step.product, out)) {
-    return call_mm<float>(step, out, inputs);
+void call_tiled_mm(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& product = payload_as<Product>(payload);
+  if (!is_tiled_now(product, out)) {
+    return call_mm<float>(payload, out, inputs);
   }
   const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
-  multiply_in_tiles(step.product.tiled, at(0), at(1), nullptr, 0, static_cast<float*>(out));
+  multiply_in_tiles(product.tiled, at(0), at(1), nullptr, 0, static_cast<float*>(out));
 }
 
 // The addend is a row, repeated, or a whole matrix.
 template <class T, bool is_row>
-void call_addmm(const Step& step, void* out, const void* const* inputs) {
+void call_addmm(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& product = payload_as<Product>(payload);
   const auto* addend = static_cast<const T*>(inputs[0]);
-  const bool changes_places = step.product.changes_places;
-  const int64_t rows = changes_places ? step.product.n : step.product.m, columns = changes_places ? step.product.m : step.product.n;
+  const int64_t rows = product.changes_places ? product.n : product.m, columns = product.changes_places ? product.m : product.n;
   for (int64_t row = 0; row < rows; ++row) {
     std::memcpy(static_cast<T*>(out) + row * columns, is_row ? addend : addend + row * columns, columns * sizeof(T));
   }
-  multiply<T>(step.product, inputs[1], inputs[2], 1, out);
+  multiply<T>(product, inputs[1], inputs[2], 1, out);
 }
 
 template <bool is_row>
-void call_tiled_addmm(const Step& step, void* out, const void* const* inputs) {
-  if (!is_tiled_now(step.product, out)) {
-    return call_addmm<float, is_row>(step, out, inputs);
+void call_tiled_addmm(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& product = payload_as<Product>(payload);
+  if (!is_tiled_now(product, out)) {
+    return call_addmm<float, is_row>(payload, out, inputs);
   }
   const auto at = [inputs](size_t position) { return static_cast<const float*>(inputs[position]); };
-  const int64_t stride = is_row ? 0 : step.product.tiled.columns;
-  multiply_in_tiles(step.product.tiled, at(1), at(2), at(0), stride, static_cast<float*>(out));
+  const int64_t stride = is_row ? 0 : product.tiled.columns;
+  multiply_in_tiles(product.tiled, at(1), at(2), at(0), stride, static_cast<float*>(out));
 }
 
+// These note in the product how it is made in tiles, if it is.
 template <class T>
-Direct mm_of(Step& step) {
-  if (std::is_same_v<T, float> && may_multiply_in_tiles(step.product, /*adds=*/false, &call_blas)) {
-    return &call_tiled_mm;
-  }
-  return &call_mm<T>;
+Direct mm_of(Product& product) {
+  const bool is_tiled = std::is_same_v<T, float> && may_multiply_in_tiles(product, /*adds=*/false, &call_blas);
+  return is_tiled ? &call_tiled_mm : &call_mm<T>;
 }
 
-template <class T>
-Direct addmm_of(const Plan& plan, Step& step) {
-  if (std::is_same_v<T, float> && may_multiply_in_tiles(step.product, /*adds=*/true, &call_blas)) {
-    return plan.metas[step.operands[0].index]->sizes.size() == 1 ? &call_tiled_addmm<true> : &call_tiled_addmm<false>;
-  }
-  return plan.metas[step.operands[0].index]->sizes.size() == 1 ? &call_addmm<T, true> : &call_addmm<T, false>;
+template <class T, bool is_row>
+Direct addmm_of(Product& product) {
+  const bool is_tiled = std::is_same_v<T, float> && may_multiply_in_tiles(product, /*adds=*/true, &call_blas);
+  return is_tiled ? &call_tiled_addmm<is_row> : &call_addmm<T, is_row>;
 }
 
 bool is_one(const Plan& plan, const Operand& operand) {
@@ -155,37 +158,74 @@ bool lay_factor(
 
 // ATen takes the result c = x y as column-major if its columns are contiguous, as a single one is. Otherwise it is c' = y' x', and
 // the factors change places.
-bool prepare(const Plan& plan, Step& step, const Operand& x, const Operand& y) {
-  const auto& result = plan.metas[step.outs[0]];
-  const Meta* left = result ? matrix_at(plan, x, result->dtype) : nullptr;
-  const Meta* right = left ? matrix_at(plan, y, result->dtype) : nullptr;
-  if (!right || result->sizes.size() != 2 || !has_plain_strides(*result)) {
-    return false;
+std::optional<Product> prepare(const Plan& plan, const Meta& result, const Operand& x, const Operand& y) {
+  const Meta* left = matrix_at(plan, x, result.dtype);
+  const Meta* right = left ? matrix_at(plan, y, result.dtype) : nullptr;
+  if (!right || result.sizes.size() != 2 || !has_plain_strides(result)) {
+    return {};
   }
-  Product& product = step.product;
-  const bool turned = product.changes_places = result->sizes[1] != 1;
+  Product product;
+  const bool turned = product.changes_places = result.sizes[1] != 1;
   const Meta &a = turned ? *right : *left, &b = turned ? *left : *right;
-  const int64_t m = result->sizes[turned ? 1 : 0], n = result->sizes[turned ? 0 : 1], k = left->sizes[1];
+  const int64_t m = result.sizes[turned ? 1 : 0], n = result.sizes[turned ? 0 : 1], k = left->sizes[1];
   product.m = static_cast<int>(m);
   product.n = static_cast<int>(n);
   product.k = static_cast<int>(k);
   product.ldc = product.m;
-  product.tiled = {result->sizes[0], result->sizes[1], k, left->strides[0], left->strides[1], right->strides[0], right->strides[1]};
+  product.tiled = {result.sizes[0], result.sizes[1], k, left->strides[0], left->strides[1], right->strides[0], right->strides[1]};
   product.num_threads = at::get_num_threads();
-  return lay_factor(a, turned, m, k, product.transposes_a, product.lda, product.copied_a) &&
+  const bool fits = lay_factor(a, turned, m, k, product.transposes_a, product.lda, product.copied_a) &&
       lay_factor(b, turned, k, n, product.transposes_b, product.ldb, product.copied_b);
+  return fits ? std::optional(product) : std::nullopt;
 }
 
 // The addend fits if it is a whole row or matrix of the result's.
-bool fits_addend(const Plan& plan, const Step& step) {
-  const Operand& operand = step.operands[0];
-  if (operand.kind != Operand::Kind::slot || !plan.metas[operand.index]) {
+bool fits_addend(const Meta* addend, const Meta& result) {
+  if (!addend) {
     return false;
   }
-  const Meta& addend = *plan.metas[operand.index];
-  const Meta& result = *plan.metas[step.outs[0]];
-  const bool is_row = addend.sizes.size() == 1 && addend.sizes[0] == result.sizes[1];
-  return addend.dtype == result.dtype && has_plain_strides(addend) && (is_row || addend.sizes == result.sizes);
+  const bool is_row = addend->sizes.size() == 1 && addend->sizes[0] == result.sizes[1];
+  return addend->dtype == result.dtype && has_plain_strides(*addend) && (is_row || addend->sizes == result.sizes);
+}
+
+bool has_blas(c10::ScalarType dtype) {
+  return (dtype == c10::ScalarType::Float && blas<float>()) || (dtype == c10::ScalarType::Double && blas<double>());
+}
+
+Exact call_product(const Step& step, Direct direct, Product product, std::initializer_list<size_t> positions) {
+  Exact exact = call_directly(step, direct, std::move(product), slots_at(step, positions));
+  exact.needs_full_precision = true;
+  return exact;
+}
+
+Exact find_mm(const Plan& plan, const Step& step) {
+  const Meta* result = result_meta(plan, step);
+  auto product = result && has_blas(result->dtype) ? prepare(plan, *result, step.operands[0], step.operands[1]) : std::nullopt;
+  if (!product) {
+    return {};
+  }
+  const Direct direct = result->dtype == c10::ScalarType::Float ? mm_of<float>(*product) : mm_of<double>(*product);
+  return call_product(step, direct, std::move(*product), {0, 1});
+}
+
+template <class T>
+Direct addmm_of(Product& product, bool is_row) {
+  return is_row ? addmm_of<T, true>(product) : addmm_of<T, false>(product);
+}
+
+Exact find_addmm(const Plan& plan, const Step& step) {
+  const auto& operands = step.operands;
+  const Meta *result = result_meta(plan, step), *addend = meta_at(plan, operands[0]);
+  if (!result || !has_blas(result->dtype) || !is_one(plan, operands[3]) || !is_one(plan, operands[4])) {
+    return {};
+  }
+  auto product = prepare(plan, *result, operands[1], operands[2]);
+  if (!product || !fits_addend(addend, *result)) {
+    return {};
+  }
+  const bool is_row = addend->sizes.size() == 1, is_float = result->dtype == c10::ScalarType::Float;
+  const Direct direct = is_float ? addmm_of<float>(*product, is_row) : addmm_of<double>(*product, is_row);
+  return call_product(step, direct, std::move(*product), {0, 1, 2});
 }
 
 } // namespace
@@ -196,25 +236,8 @@ bool has_full_precision() {
   return precision != Float32Precision::TF32 && precision != Float32Precision::BF16;
 }
 
-Kernel find_product_kernel(const Plan& plan, Step& step, const std::string& op) {
-  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
-    return nullptr;
-  }
-  const bool is_float = plan.metas[step.outs[0]]->dtype == c10::ScalarType::Float;
-  const bool is_double = plan.metas[step.outs[0]]->dtype == c10::ScalarType::Double;
-  if (!(is_float && blas<float>()) && !(is_double && blas<double>())) {
-    return nullptr;
-  }
-  const auto& operands = step.operands;
-  step.needs_full_precision = true;
-  if (op == "aten::mm" && prepare(plan, step, operands[0], operands[1])) {
-    return call_directly(step, is_float ? mm_of<float>(step) : mm_of<double>(step), {0, 1});
-  }
-  if (op == "aten::addmm" && is_one(plan, operands[3]) && is_one(plan, operands[4]) &&
-      prepare(plan, step, operands[1], operands[2]) && fits_addend(plan, step)) {
-    return call_directly(step, is_float ? addmm_of<float>(plan, step) : addmm_of<double>(plan, step), {0, 1, 2});
-  }
-  return nullptr;
+std::vector<KernelRow> product_kernels() {
+  return {{{"aten::mm"}, &find_mm}, {{"aten::addmm"}, &find_addmm}};
 }
 
 } // namespace gradc

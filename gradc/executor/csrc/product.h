@@ -4,14 +4,14 @@
 // here once, when the plan is made (tests/executor/test_direct.py compares the bits over layouts and sizes).
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The BLAS call of a step, which it puts the parameters into; null where there is none.
-Kernel find_product_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that BLAS makes.
+std::vector<KernelRow> product_kernels();
 
 // True if float32 products are full float32 products in the present settings.
 bool has_full_precision();

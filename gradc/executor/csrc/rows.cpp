@@ -87,13 +87,14 @@ void take_rows(T* out, const T* table, const int64_t* numbers, const Rows& rows)
 
 template <class T>
 void call_take(const Step& step, Frame& frame) {
-  const auto* numbers = static_cast<const int64_t*>(memory_at(frame, step.rows.numbers));
-  if (!are_in_range(numbers, step.rows)) {
+  const auto& rows = payload_as<Rows>(step.exact.payload);
+  const auto* numbers = static_cast<const int64_t*>(memory_at(frame, rows.numbers));
+  if (!are_in_range(numbers, rows)) {
     return call_as_eager(step, frame); // which raises, or has its own ideas
   }
   at::Tensor result = result_memory(step, frame);
-  const auto* table = static_cast<const T*>(memory_at(frame, step.rows.table));
-  take_rows(static_cast<T*>(result.mutable_data_ptr()), table, numbers, step.rows);
+  const auto* table = static_cast<const T*>(memory_at(frame, rows.table));
+  take_rows(static_cast<T*>(result.mutable_data_ptr()), table, numbers, rows);
   frame.slots[step.outs[0]] = std::move(result);
 }
 
@@ -158,7 +159,7 @@ void add_rows(T* out, const T* added, const int64_t* numbers, const Rows& rows) 
 
 template <class T>
 void call_add(const Step& step, Frame& frame) {
-  const Rows& rows = step.rows;
+  const auto& rows = payload_as<Rows>(step.exact.payload);
   const auto* numbers = static_cast<const int64_t*>(memory_at(frame, rows.numbers));
   if (!are_in_range(numbers, rows) || (rows.count * rows.size >= most_added_serially && at::get_num_threads() > 1)) {
     return call_as_eager(step, frame);
@@ -226,13 +227,8 @@ bool holds_rows(const Plan& plan, const Rows& rows, const Meta& taken) {
   return taken.sizes == sizes && taken.dtype == plan.metas[rows.table]->dtype && has_plain_strides(taken);
 }
 
-Kernel prepare_take(const Plan& plan, Step& step, const std::optional<Operand>& numbers, bool may_count_from_end) {
-  const auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
-  if (!rows || !holds_rows(plan, *rows, *plan.metas[step.outs[0]])) {
-    return nullptr;
-  }
-  step.rows = *rows;
-  switch (c10::elementSize(plan.metas[rows->table]->dtype)) {
+Kernel take_of(c10::ScalarType dtype) {
+  switch (c10::elementSize(dtype)) {
     case 4:
       return &call_take<uint32_t>;
     case 8:
@@ -242,18 +238,17 @@ Kernel prepare_take(const Plan& plan, Step& step, const std::optional<Operand>& 
   }
 }
 
-Kernel prepare_add(
-    const Plan& plan, Step& step, const std::optional<Operand>& numbers, const Operand& added, bool may_count_from_end) {
-  auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
-  const Meta *values = meta_at(plan, added), *table = meta_at(plan, step.operands[0]);
-  const Meta& result = *plan.metas[step.outs[0]];
-  const bool has_rows = rows && values && holds_rows(plan, *rows, *values);
-  if (!has_rows || !has_plain_strides(*table) || !has_plain_strides(result)) {
-    return nullptr;
+Exact take(const Plan& plan, const Step& step, const std::optional<Operand>& numbers, bool may_count_from_end) {
+  const Meta* result = result_meta(plan, step);
+  const auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
+  if (!result || !rows || !holds_rows(plan, *rows, *result)) {
+    return {};
   }
-  step.rows = *rows;
-  step.rows.added = added.index;
-  switch (table->dtype) {
+  return {take_of(result->dtype), nullptr, {}, *rows};
+}
+
+Kernel add_by(c10::ScalarType dtype) {
+  switch (dtype) {
     case c10::ScalarType::Float:
       return add_of<float>();
     case c10::ScalarType::Double:
@@ -263,28 +258,49 @@ Kernel prepare_add(
   }
 }
 
+Exact add(
+    const Plan& plan, const Step& step, const std::optional<Operand>& numbers, const Operand& added, bool may_count_from_end) {
+  const Meta *result = result_meta(plan, step), *values = meta_at(plan, added), *table = meta_at(plan, step.operands[0]);
+  auto rows = numbers ? rows_by(plan, step.operands[0], *numbers, may_count_from_end) : std::nullopt;
+  const bool has_rows = rows && values && holds_rows(plan, *rows, *values);
+  if (!result || !has_rows || !has_plain_strides(*table) || !has_plain_strides(*result)) {
+    return {};
+  }
+  rows->added = added.index;
+  return {add_by(table->dtype), nullptr, {}, *rows};
+}
+
+// ---- by op
+
+Exact find_index(const Plan& plan, const Step& step) {
+  return take(plan, step, only_index(plan, step.operands[1]), /*may_count_from_end=*/true);
+}
+
+Exact find_index_select(const Plan& plan, const Step& step) {
+  const bool is_of_rows = int_at(plan, step.operands[1]) == 0;
+  return is_of_rows ? take(plan, step, step.operands[2], /*may_count_from_end=*/false) : Exact();
+}
+
+Exact find_index_put(const Plan& plan, const Step& step) {
+  const bool accumulates = plan.is_constant(step.operands[3], &c10::IValue::isBool) &&
+      plan.constants[step.operands[3].index].boxed.toBool();
+  return accumulates ? add(plan, step, only_index(plan, step.operands[1]), step.operands[2], /*may_count_from_end=*/true) : Exact();
+}
+
+Exact find_index_add(const Plan& plan, const Step& step) {
+  const bool is_of_rows = int_at(plan, step.operands[1]) == 0 && int_at(plan, step.operands[4]) == 1;
+  return is_of_rows ? add(plan, step, step.operands[2], step.operands[3], /*may_count_from_end=*/false) : Exact();
+}
+
 } // namespace
 
-Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op) {
-  if (step.outs.size() != 1 || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
-    return nullptr;
-  }
-  const auto& operands = step.operands;
-  if (op == "aten::index.Tensor") {
-    return prepare_take(plan, step, only_index(plan, operands[1]), /*may_count_from_end=*/true);
-  }
-  if (op == "aten::index_select" && int_at(plan, operands[1]) == 0) {
-    return prepare_take(plan, step, operands[2], /*may_count_from_end=*/false);
-  }
-  const bool accumulates = op == "aten::index_put" && plan.is_constant(operands[3], &c10::IValue::isBool) &&
-      plan.constants[operands[3].index].boxed.toBool();
-  if (accumulates) {
-    return prepare_add(plan, step, only_index(plan, operands[1]), operands[2], /*may_count_from_end=*/true);
-  }
-  if (op == "aten::index_add" && int_at(plan, operands[1]) == 0 && int_at(plan, operands[4]) == 1) {
-    return prepare_add(plan, step, operands[2], operands[3], /*may_count_from_end=*/false);
-  }
-  return nullptr;
+std::vector<KernelRow> row_kernels() {
+  return {
+      {{"aten::index.Tensor"}, &find_index},
+      {{"aten::index_select"}, &find_index_select},
+      {{"aten::index_put"}, &find_index_put},
+      {{"aten::index_add"}, &find_index_add},
+  };
 }
 
 } // namespace gradc

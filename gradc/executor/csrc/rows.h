@@ -4,13 +4,13 @@
 // order of the indices, as ATen makes them while it uses one thread; with several, large ones are left to it.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that takes rows or adds to them, which it puts the parameters into; null if it does something else.
-Kernel find_rows_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that takes rows, or adds to them.
+std::vector<KernelRow> row_kernels();
 
 } // namespace gradc

@@ -162,9 +162,9 @@ void call_generic(const Step& step, Frame& frame, bool by_kernel) {
 }
 
 void call(const Step& step, Frame& frame, bool unobserved) {
-  const bool is_direct = unobserved && (step.kernel || step.exact) && reads_plain(step, frame);
-  if (is_direct && frame.is_exact && step.exact) {
-    step.exact(step, frame);
+  const bool is_direct = unobserved && (step.kernel || step.exact.call) && reads_plain(step, frame);
+  if (is_direct && frame.is_exact && step.exact.call) {
+    step.exact.call(step, frame);
   } else {
     call_generic(step, frame, is_direct && step.kernel);
   }

@@ -98,8 +98,9 @@ template <class T>
 using SumEach = void (*)(T* out, const T* in, int64_t rows, int64_t columns);
 
 template <class T, SumEach<T> sum>
-void call_short_sum(const Step& step, void* out, const void* const* inputs) {
-  sum(static_cast<T*>(out), static_cast<const T*>(inputs[0]), step.summed.rows, step.summed.columns);
+void call_short_sum(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& summed = payload_as<Summed>(payload);
+  sum(static_cast<T*>(out), static_cast<const T*>(inputs[0]), summed.rows, summed.columns);
 }
 
 // The call, if this machine's ATen sums such a matrix as we do.
@@ -134,16 +135,11 @@ std::optional<int64_t> dimension_at(const Plan& plan, const Operand& operand, in
   return dimension < 0 ? dimension + num_dimensions : dimension;
 }
 
-} // namespace
-
-Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
-  if (op != "aten::sum.dim_IntList" || step.outs[0] < 0 || !plan.metas[step.outs[0]]) {
-    return nullptr;
-  }
-  const Meta* in = meta_at(plan, step.operands[0]);
-  if (!in || in->sizes.size() < 2 || !is_contiguous(*in) || num_bytes(*in) == 0 ||
+Exact find_short_sum(const Plan& plan, const Step& step) {
+  const Meta *in = meta_at(plan, step.operands[0]), *result = result_meta(plan, step);
+  if (!in || !result || in->sizes.size() < 2 || !is_contiguous(*in) || num_bytes(*in) == 0 ||
       !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
-    return nullptr;
+    return {};
   }
   const auto num_dimensions = static_cast<int64_t>(in->sizes.size());
   const auto dimension = dimension_at(plan, step.operands[1], num_dimensions);
@@ -151,19 +147,25 @@ Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op
   const int64_t lanes = 32 / static_cast<int64_t>(c10::elementSize(in->dtype));
   const bool is_over_rows = num_dimensions == 2 && dimension == 0;
   const int64_t most_columns = is_over_rows ? lanes : 4 * lanes;
-  if (size > most_added || last < 2 || last >= most_columns || !has_plain_strides(*plan.metas[step.outs[0]]) ||
+  if (size > most_added || last < 2 || last >= most_columns || !has_plain_strides(*result) ||
       !(is_over_rows || dimension == num_dimensions - 1)) {
-    return nullptr;
+    return {};
   }
-  step.summed = {size / last, last};
+  const Summed summed{size / last, last};
   switch (in->dtype) {
     case c10::ScalarType::Float:
-      return call_directly(step, short_sum_of<float>(step.summed, is_over_rows), {0});
+      return call_directly(step, short_sum_of<float>(summed, is_over_rows), summed, slots_at(step, {0}));
     case c10::ScalarType::Double:
-      return call_directly(step, short_sum_of<double>(step.summed, is_over_rows), {0});
+      return call_directly(step, short_sum_of<double>(summed, is_over_rows), summed, slots_at(step, {0}));
     default:
-      return nullptr;
+      return {};
   }
+}
+
+} // namespace
+
+std::vector<KernelRow> short_sum_kernels() {
+  return {{{"aten::sum.dim_IntList"}, &find_short_sum}};
 }
 
 } // namespace gradc

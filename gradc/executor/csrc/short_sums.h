@@ -5,13 +5,13 @@
 // layout when the plan is made.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that makes such sums; null if it does something else.
-Kernel find_short_sum_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that makes such sums.
+std::vector<KernelRow> short_sum_kernels();
 
 } // namespace gradc

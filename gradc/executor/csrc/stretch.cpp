@@ -72,7 +72,7 @@ class Finder {
     if (!step.views.empty()) {
       return take_views(step);
     }
-    if (step.direct && (!is_in_place(step) || may_write(step))) {
+    if (step.exact.direct && (!is_in_place(step) || may_write(step))) {
       direct_.insert(end_);
       ++num_direct_;
     } else if (!may_call_with_tensors(plan_, step)) {
@@ -116,7 +116,7 @@ class Finder {
 
   // In place: nothing else that is read, nor another tensor made before, may share memory with what is written.
   bool may_write(const Step& step) {
-    const auto& inputs = step.direct_inputs;
+    const auto& inputs = step.exact.inputs;
     if (step.outs[0] >= 0 && step.outs[0] != inputs[0]) {
       return false;
     }
@@ -261,7 +261,7 @@ class Finder {
     const Step& step = step_at(index);
     StretchCall call{index, is_direct(index)};
     if (call.is_direct) {
-      stretch_->needs_full_precision = stretch_->needs_full_precision || step.needs_full_precision;
+      stretch_->needs_full_precision = stretch_->needs_full_precision || step.exact.needs_full_precision;
       if (!is_in_place(step)) {
         make(step.outs[0], call);
       }
@@ -290,14 +290,13 @@ class Finder {
   // ---- chains
 
   Index target_of(const Step& step) const {
-    return is_in_place(step) ? step.direct_inputs[0] : step.outs[0];
+    return is_in_place(step) ? step.exact.inputs[0] : step.outs[0];
   }
 
   bool is_loop(const StretchCall& call) const {
-    const Step& step = step_at(call.step);
-    const auto& inputs = step.pointwise.inputs;
-    return call.is_direct && step.pointwise.loop &&
-        std::all_of(inputs.begin(), inputs.end(), [](const auto& input) { return input.sizes.empty(); });
+    const auto* pointwise = std::get_if<Pointwise>(&step_at(call.step).exact.payload);
+    return call.is_direct && pointwise &&
+        std::all_of(pointwise->inputs.begin(), pointwise->inputs.end(), [](const auto& input) { return input.sizes.empty(); });
   }
 
   void form_chains() {
@@ -315,7 +314,8 @@ class Finder {
     const StretchCall& next = calls[first + length];
     const Step& step = step_at(next.step);
     const auto is_aligned = [&](const StretchCall& before) { return meet_alike(step_at(before.step), step); };
-    return is_loop(next) && step.reuse < 0 && step.pointwise.size == step_at(calls[first].step).pointwise.size &&
+    const auto size = [&](const StretchCall& call) { return payload_as<Pointwise>(step_at(call.step).exact.payload).size; };
+    return is_loop(next) && step.reuse < 0 && size(next) == size(calls[first]) &&
         std::all_of(calls.begin() + first, calls.begin() + first + length, is_aligned);
   }
 
@@ -325,7 +325,7 @@ class Finder {
       return is_same_memory(one, other) || places_.at(one).root != places_.at(other).root;
     };
     const auto all_meet = [&](const Step& reader, Index written) {
-      const auto& reads = reader.direct_inputs;
+      const auto& reads = reader.exact.inputs;
       return std::all_of(reads.begin(), reads.end(), [&](Index slot) { return meets(slot, written); });
     };
     return all_meet(step, target_of(before)) && all_meet(before, target_of(step)) && meets(target_of(step), target_of(before));
@@ -400,7 +400,7 @@ class Finder {
       const Step& step = step_at(call.step);
       if (call.is_direct) {
         call.out = address_of(target_of(step));
-        for (const Index slot : step.direct_inputs) {
+        for (const Index slot : step.exact.inputs) {
           call.inputs.push_back(address_of(slot));
         }
       } else if (!is_in_place(step) && step.views.empty()) {

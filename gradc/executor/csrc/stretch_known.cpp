@@ -69,7 +69,7 @@ Known::Known(const Plan& plan) : plan(plan), last_read(last_reads(plan)), family
 bool may_call_with_tensors(const Plan& plan, const Step& step) {
   const std::string& op = step.op.operator_name().name;
   const bool is_known = std::all_of(step.outs.begin(), step.outs.end(), [&](Index out) { return out < 0 || plan.metas[out]; });
-  if (!(step.kernel || step.exact) || !is_known || is_laid_out_by_settings(op) || op == "aten::_unsafe_view") {
+  if (!(step.kernel || step.exact.call) || !is_known || is_laid_out_by_settings(op) || op == "aten::_unsafe_view") {
     return false;
   }
   if (is_in_place(step)) {

@@ -110,7 +110,7 @@ void call_direct(const StretchCall& call, Frame& frame, const Buffers& buffers) 
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     inputs[i] = at(call.inputs[i], buffers);
   }
-  step.direct(step, at(call.out, buffers), inputs.data());
+  step.exact.direct(step.exact.payload, at(call.out, buffers), inputs.data());
 }
 
 // ---- chains
@@ -169,7 +169,7 @@ ChainLoop chain_loop(const StretchCall& call, const Pointwise& pointwise, const 
 void run_parts(Chain chain, const Frame& frame, const Buffers& buffers, int64_t begin, int64_t end) {
   c10::SmallVector<ChainLoop, 16> loops;
   for (const StretchCall& call : chain) {
-    loops.push_back(chain_loop(call, frame.plan.steps[call.step].pointwise, buffers));
+    loops.push_back(chain_loop(call, payload_as<Pointwise>(frame.plan.steps[call.step].exact.payload), buffers));
   }
   for (; begin < end; begin += Stretch::part_size) {
     for (const ChainLoop& loop : loops) {
@@ -182,7 +182,7 @@ void run_chain(Chain chain, Frame& frame, Buffers& buffers) {
   for (const StretchCall& call : chain) {
     make_tensor(call, frame, buffers);
   }
-  const int64_t size = frame.plan.steps[chain[0].step].pointwise.size;
+  const int64_t size = payload_as<Pointwise>(frame.plan.steps[chain[0].step].exact.payload).size;
   if (size <= most_on_one_thread) {
     run_parts(chain, frame, buffers, 0, size);
   } else {

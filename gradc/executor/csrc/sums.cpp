@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -119,9 +121,10 @@ bool sums_rows_as_aten() {
 }
 
 template <class T, bool is_mean>
-void call_sum_of_row(const Step& step, void* out, const void* const* inputs) {
-  const T sum = sum_of_row(static_cast<const T*>(inputs[0]), step.summed.columns);
-  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(step.summed.columns) : sum;
+void call_sum_of_row(const Payload& payload, void* out, const void* const* inputs) {
+  const int64_t size = payload_as<Summed>(payload).columns;
+  const T sum = sum_of_row(static_cast<const T*>(inputs[0]), size);
+  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(size) : sum;
 }
 
 template <class T>
@@ -137,14 +140,20 @@ bool is_one_row(const Meta& in) {
   return is_contiguous(in) && size >= 32 / static_cast<int64_t>(c10::elementSize(in.dtype)) && size < most_elements;
 }
 
+// The sum of so many numbers that lie as one row.
+Exact call_on_row(const Step& step, Direct direct, int64_t size, std::initializer_list<size_t> positions) {
+  return call_directly(step, direct, Summed{1, size}, slots_at(step, positions));
+}
+
 // The sum or mean of all elements, which lie as one row.
-Direct find_full_sum(const Plan& plan, Step& step, bool is_mean) {
-  const Meta& in = *plan.metas[step.operands[0].index];
-  if (!is_one_row(in) || !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
-    return nullptr;
+template <bool is_mean>
+Exact find_full_sum(const Plan& plan, const Step& step) {
+  const Meta* in = meta_at(plan, step.operands[0]);
+  if (!in || !result_meta(plan, step) || !is_one_row(*in) || !plan.is_constant(step.operands[1], &c10::IValue::isNone)) {
+    return {};
   }
-  step.summed = {1, c10::multiply_integers(in.sizes)};
-  return of_dtype(in.dtype, [&](auto zero) { return row_sum_of<decltype(zero)>(is_mean); });
+  const Direct direct = of_dtype(in->dtype, [&](auto zero) { return row_sum_of<decltype(zero)>(is_mean); });
+  return call_on_row(step, direct, c10::multiply_integers(in->sizes), {0});
 }
 
 // ---- mse_loss: the mean or sum of the squares of all differences
@@ -176,9 +185,10 @@ bool squares_as_aten() {
 }
 
 template <class T, bool is_mean>
-void call_mse(const Step& step, void* out, const void* const* inputs) {
-  const T sum = sum_of_squares(static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]), step.summed.columns);
-  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(step.summed.columns) : sum;
+void call_mse(const Payload& payload, void* out, const void* const* inputs) {
+  const int64_t size = payload_as<Summed>(payload).columns;
+  const T sum = sum_of_squares(static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]), size);
+  *static_cast<T*>(out) = is_mean ? sum / static_cast<T>(size) : sum;
 }
 
 template <class T>
@@ -193,16 +203,22 @@ bool is_one_number(const Meta& in) {
   return is_contiguous(in) && c10::multiply_integers(in.sizes) == 1;
 }
 
-Direct find_mse(const Plan& plan, Step& step) {
-  const Meta &a = *meta_at(plan, step.operands[0]), *b = meta_at(plan, step.operands[1]);
-  const auto reduction = number_at(plan, step.operands[2]);
+// Whether the reduction is to a mean; nothing where there is none.
+std::optional<bool> is_mean_at(const Plan& plan, const Operand& operand) {
+  const auto reduction = number_at(plan, operand);
   const bool is_mean = reduction == at::Reduction::Mean;
-  if (!b || b->sizes != a.sizes || b->dtype != a.dtype || !is_contiguous(*b) || !(is_one_row(a) || is_one_number(a)) ||
-      !(is_mean || reduction == at::Reduction::Sum)) {
-    return nullptr;
+  return is_mean || reduction == at::Reduction::Sum ? std::optional(is_mean) : std::nullopt;
+}
+
+Exact find_mse(const Plan& plan, const Step& step) {
+  const Meta *a = meta_at(plan, step.operands[0]), *b = meta_at(plan, step.operands[1]);
+  const auto is_mean = is_mean_at(plan, step.operands[2]);
+  if (!result_meta(plan, step) || !a || !b || b->sizes != a->sizes || b->dtype != a->dtype || !is_contiguous(*b) ||
+      !(is_one_row(*a) || is_one_number(*a)) || !is_mean) {
+    return {};
   }
-  step.summed = {1, c10::multiply_integers(a.sizes)};
-  return of_dtype(a.dtype, [&](auto zero) { return mse_of<decltype(zero)>(is_mean); });
+  const Direct direct = of_dtype(a->dtype, [&](auto zero) { return mse_of<decltype(zero)>(*is_mean); });
+  return call_on_row(step, direct, c10::multiply_integers(a->sizes), {0, 1});
 }
 
 // ---- mse_loss_backward, of such a loss
@@ -231,9 +247,9 @@ bool scales_as_aten() {
 }
 
 template <class T, bool is_mean>
-void call_mse_backward(const Step& step, void* out, const void* const* inputs) {
+void call_mse_backward(const Payload& payload, void* out, const void* const* inputs) {
   const auto at = [&](size_t position) { return static_cast<const T*>(inputs[position]); };
-  const int64_t size = step.summed.columns;
+  const int64_t size = payload_as<Summed>(payload).columns;
   scale_differences(static_cast<T*>(out), at(1), at(2), scale_of<T>(is_mean, size), *at(0), size);
 }
 
@@ -245,28 +261,27 @@ Direct mse_backward_of(bool is_mean) {
   return is_mean ? &call_mse_backward<T, true> : &call_mse_backward<T, false>;
 }
 
-Direct find_mse_backward(const Plan& plan, Step& step) {
-  const Meta &grad = *meta_at(plan, step.operands[0]), *a = meta_at(plan, step.operands[1]), *b = meta_at(plan, step.operands[2]);
-  const Meta& result = *plan.metas[step.outs[0]];
-  const auto reduction = number_at(plan, step.operands[3]);
-  const bool is_mean = reduction == at::Reduction::Mean;
-  const auto fits = [&](const Meta& meta) {
-    return meta.sizes == result.sizes && meta.dtype == result.dtype && has_plain_strides(meta);
+Exact find_mse_backward(const Plan& plan, const Step& step) {
+  const auto at = [&](size_t position) { return meta_at(plan, step.operands[position]); };
+  const Meta *grad = at(0), *a = at(1), *b = at(2), *result = result_meta(plan, step);
+  const auto is_mean = is_mean_at(plan, step.operands[3]);
+  const auto fits = [&](const Meta* meta) {
+    return meta && meta->sizes == result->sizes && meta->dtype == result->dtype && has_plain_strides(*meta);
   };
-  if (!a || !b || !grad.sizes.empty() || grad.dtype != result.dtype || !fits(*a) || !fits(*b) || !fits(result) ||
-      num_bytes(result) == 0 || c10::multiply_integers(result.sizes) >= most_elements ||
-      !(is_mean || reduction == at::Reduction::Sum)) {
-    return nullptr;
+  if (!result || !grad || !grad->sizes.empty() || grad->dtype != result->dtype || !fits(a) || !fits(b) || !fits(result) ||
+      num_bytes(*result) == 0 || c10::multiply_integers(result->sizes) >= most_elements || !is_mean) {
+    return {};
   }
-  step.summed = {1, c10::multiply_integers(result.sizes)};
-  return of_dtype(result.dtype, [&](auto zero) { return mse_backward_of<decltype(zero)>(is_mean); });
+  const Direct direct = of_dtype(result->dtype, [&](auto zero) { return mse_backward_of<decltype(zero)>(*is_mean); });
+  return call_on_row(step, direct, c10::multiply_integers(result->sizes), {0, 1, 2});
 }
 
 // ---- columns
 
 template <class T>
-void call_sum(const Step& step, void* out, const void* const* inputs) {
-  sum_rows(static_cast<T*>(out), static_cast<const T*>(inputs[0]), step.summed.rows, step.summed.columns);
+void call_sum(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& summed = payload_as<Summed>(payload);
+  sum_rows(static_cast<T*>(out), static_cast<const T*>(inputs[0]), summed.rows, summed.columns);
 }
 
 template <class T>
@@ -279,38 +294,33 @@ bool is_over_rows(const Plan& plan, const Operand& dimensions) {
 }
 
 // The sums of the columns of a matrix. One column is summed as a row.
-Direct find_column_sum(const Plan& plan, Step& step) {
-  const Meta& in = *plan.metas[step.operands[0].index];
-  if (in.sizes.size() == 2 && in.sizes[1] == 1 && is_one_row(in) && is_over_rows(plan, step.operands[1]) &&
-      plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
-    step.summed = {1, in.sizes[0]};
-    return of_dtype(in.dtype, [&](auto zero) { return row_sum_of<decltype(zero)>(/*is_mean=*/false); });
+Exact find_column_sum(const Plan& plan, const Step& step) {
+  const Meta* in = meta_at(plan, step.operands[0]);
+  if (!in || !result_meta(plan, step) || in->sizes.size() != 2 || !is_over_rows(plan, step.operands[1]) ||
+      !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
+    return {};
   }
-  const bool is_matrix = in.sizes.size() == 2 && in.sizes[0] > 1 && in.sizes[1] > 1 && is_contiguous(in) &&
-      in.sizes[0] * in.sizes[1] <= most_elements;
-  if (!is_matrix || !is_over_rows(plan, step.operands[1]) || !plan.is_constant(step.operands[3], &c10::IValue::isNone)) {
-    return nullptr;
+  const int64_t rows = in->sizes[0], columns = in->sizes[1];
+  if (columns == 1 && is_one_row(*in)) {
+    return call_on_row(step, of_dtype(in->dtype, [](auto zero) { return row_sum_of<decltype(zero)>(/*is_mean=*/false); }), rows, {0});
   }
-  step.summed = {in.sizes[0], in.sizes[1]};
-  return of_dtype(in.dtype, [&](auto zero) { return sum_of<decltype(zero)>(in.sizes[1]); });
+  if (rows <= 1 || columns <= 1 || !is_contiguous(*in) || rows * columns > most_elements) {
+    return {};
+  }
+  const Direct direct = of_dtype(in->dtype, [&](auto zero) { return sum_of<decltype(zero)>(columns); });
+  return call_directly(step, direct, Summed{rows, columns}, slots_at(step, {0}));
 }
 
 } // namespace
 
-Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op) {
-  const bool is_full = op == "aten::sum" || op == "aten::mean", is_mse = op == "aten::mse_loss";
-  const bool is_mse_backward = op == "aten::mse_loss_backward";
-  if ((!is_full && !is_mse && !is_mse_backward && op != "aten::sum.dim_IntList") || step.outs[0] < 0 || !plan.metas[step.outs[0]] ||
-      !meta_at(plan, step.operands[0])) {
-    return nullptr;
-  }
-  if (is_mse) {
-    return call_directly(step, find_mse(plan, step), {0, 1});
-  }
-  if (is_mse_backward) {
-    return call_directly(step, find_mse_backward(plan, step), {0, 1, 2});
-  }
-  return call_directly(step, is_full ? find_full_sum(plan, step, op == "aten::mean") : find_column_sum(plan, step), {0});
+std::vector<KernelRow> sum_kernels() {
+  return {
+      {{"aten::sum"}, &find_full_sum<false>},
+      {{"aten::mean"}, &find_full_sum<true>},
+      {{"aten::sum.dim_IntList"}, &find_column_sum},
+      {{"aten::mse_loss"}, &find_mse},
+      {{"aten::mse_loss_backward"}, &find_mse_backward},
+  };
 }
 
 } // namespace gradc

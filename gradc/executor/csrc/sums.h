@@ -5,13 +5,13 @@
 // (tests/executor/test_direct.py compares the bits).
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/csrc/kernels.h"
 
-#include <string>
+#include <vector>
 
 namespace gradc {
 
-// The call of a step that sums columns, or everything; null if it does something else.
-Kernel find_sum_kernel(const Plan& plan, Step& step, const std::string& op);
+// Of a step that sums columns, or everything.
+std::vector<KernelRow> sum_kernels();
 
 } // namespace gradc
