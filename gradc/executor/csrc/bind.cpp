@@ -3,11 +3,12 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
-#include "executor/csrc/iterated.h"
-#include "executor/csrc/kernels.h"
+#include "executor/core/csrc/devices.h"
+#include "executor/core/csrc/plan.h"
+#include "executor/core/csrc/prove.h"
+#include "executor/cpu/csrc/iterated.h"
+#include "executor/cpu/csrc/kernels.h"
 #include "executor/csrc/limit.h"
-#include "executor/csrc/plan.h"
-#include "executor/csrc/prove.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -74,8 +75,9 @@ class Builder {
       return std::nullopt;
     }
     using Sizes = std::vector<int64_t>;
-    const auto [dtype, sizes, strides, offset] = as<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t>>(given, "PlanSpec.metas");
-    return Meta{dtype, sizes, strides, offset};
+    const auto [dtype, sizes, strides, offset, device] =
+        as<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t, c10::Device>>(given, "PlanSpec.metas");
+    return Meta{dtype, sizes, strides, offset, device};
   }
 
   Step make_step(const Spec& spec) {
@@ -103,6 +105,9 @@ class Builder {
     if (const auto known = spec.get<std::optional<Index>>("known")) {
       step.known = {Operand::Kind::slot, *known};
       step.reads.push_back(*known);
+    }
+    if (const auto device = spec.get<std::optional<c10::Device>>("device")) {
+      step.device = device->type();
     }
     spec.refuse_others({"writes", "shares"}); // of ops that leave versions alone
     if (!plan_->is_dispatched) {
@@ -148,9 +153,9 @@ class Builder {
     for (const Operand& operand : step.operands) {
       add_reads(step, operand);
     }
-    if (step.autocast.empty()) {
-      step.kernel = find_kernel(name_of(step));
-      step.exact = find_exact(*plan_, step);
+    choose_kernels(*plan_, step);
+    if (!plan_->device && step.device) {
+      plan_->device = kernels_of(*step.device);
     }
   }
 
@@ -299,7 +304,7 @@ std::vector<c10::IValue> take_all(const py::list& arguments) {
   return inputs;
 }
 
-py::list call(const Plan& plan, const py::list& arguments) {
+py::list call_plan(const Plan& plan, const py::list& arguments) {
   std::vector<c10::IValue> inputs = take_all(arguments);
   std::vector<c10::IValue> outputs;
   {
@@ -373,7 +378,7 @@ void bind_executor(py::module_& module) {
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
-      .def("__call__", torch::wrap_pybind_function(call))
+      .def("__call__", torch::wrap_pybind_function(call_plan))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })
       .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.")

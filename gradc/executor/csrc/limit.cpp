@@ -1,10 +1,10 @@
 #include "executor/csrc/limit.h"
 
 #include "csrc/timing.h"
-#include "executor/csrc/below_autograd.h"
-#include "executor/csrc/direct.h"
-#include "executor/csrc/kernels.h"
-#include "executor/csrc/memory.h"
+#include "executor/core/csrc/below_autograd.h"
+#include "executor/core/csrc/kernels.h"
+#include "executor/cpu/csrc/direct.h"
+#include "executor/cpu/csrc/memory.h"
 
 #include <algorithm>
 #include <utility>
