@@ -120,7 +120,7 @@ ASAN_TESTS ?= tests/executor tests/tape tests/analysis tests/backward tests/node
 asan: venv
 	GRADC_SANITIZE=address PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build --build-lib $(ASAN) --build-temp $(ASAN)-objects
 	cp -r tests benchmarks docs pyproject.toml README.md $(ASAN)
-	cp -r --parents gradc/executor/csrc $(ASAN)
+	cp -r --parents gradc/executor/*/csrc $(ASAN)
 	cd $(ASAN) && LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
 	  $(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider --capture=sys -k "not thousand_steps and not memory_is_flat" $(ASAN_TESTS)

@@ -18,7 +18,7 @@ import torch
 
 from gradc import executor
 from gradc.bits import same_bits
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
 

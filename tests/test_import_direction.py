@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "gradc"
 ROOMS = [
     "errors", "garbage", "options", "text_table", "bits", "ulps", "probes", "_C",
     "config", "torch_private", "csrc", "native", "environment", "journal", "ambient", "policy",
-    "ir", "executor", "tape", "passes", "backends",
+    "ir", "executor.core", "executor.cpu", "executor", "tape", "passes", "backends",
     "analysis", "nodes", "backward", "region",
     "walk", "capture", "symbolic", "replay", "compiled_autograd",
     "optim", "shadow", "frontend", "bindings", "parity", "traces", "reporting", "scripts", "testing", "pytest_plugin",
@@ -50,12 +50,18 @@ def includes(text):
     return re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
 
 
+def room_of(parts):
+    """The room that holds what ``parts`` lead to: the innermost, where one stands in another."""
+    inner = ".".join(parts[:2])
+    return inner if inner in ROOMS else parts[0]
+
+
 def room_of_module(name):
-    return ([*name.split("."), "gradc"])[1] if name != "gradc" else "gradc"
+    return room_of(name.split(".")[1:] or ["gradc"])
 
 
 def room_of_file(path):
-    return path.split("/")[0]
+    return room_of(path.split("/"))
 
 
 def upward(arrows, room_of):
@@ -116,4 +122,5 @@ def test_the_guard_sees_deferred_imports_and_circles():
         "gradc.ir.program imports gradc.frontend.compile",
         "gradc.ir.program imports gradc.reporting.explain",
     ]
+    assert upward({"executor/core/csrc/run.cpp": ["executor/cpu/csrc/sums.h"]}, room_of_file)
     assert set(circle({"a": {"b"}, "b": {"a"}, "c": set()})) == {"a", "b"}

@@ -19,8 +19,8 @@ from gradc import executor, native
 from gradc.backends.traces_left import Left, left_by
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
-from gradc.executor.candidates import CandidateSpec, Input, Layout, with_constants
+from gradc.executor.core import interpret
+from gradc.executor.core.candidates import CandidateSpec, Input, Layout, with_constants
 from gradc.ir.program import Program
 from gradc.torch_private.inductor import compile_ahead, functionalized_graph
 

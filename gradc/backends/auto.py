@@ -21,7 +21,7 @@ from gradc import native
 from gradc.backends import inductor_process, replay
 from gradc.backends.inductor_worker import Answer, Job, Refused
 from gradc.executor import Runner, is_plan
-from gradc.executor.candidates import Input, input_of, with_constants
+from gradc.executor.core.candidates import Input, input_of, with_constants
 from gradc.ir.pickled import pickled
 from gradc.ir.program import Program
 from gradc.journal import count, log, note_compiled, note_offer, reason

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.executor import Runner, interpret
+from gradc.executor import Runner
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.journal import count, fallback
 from gradc.torch_private.autograd import storage_key

@@ -17,7 +17,7 @@ import time
 from typing import IO, Any
 
 from gradc.errors import UnsupportedError
-from gradc.executor.candidates import CandidateSpec, Input
+from gradc.executor.core.candidates import CandidateSpec, Input
 
 _LENGTH = struct.Struct("!Q")
 

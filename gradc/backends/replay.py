@@ -10,7 +10,7 @@ from typing import Any
 
 from gradc import executor
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.journal import count
 

@@ -1,15 +1,15 @@
 // gradc._C: what is native in gradc. Refuses to load under another version of torch than it was compiled for.
+#include "capture/csrc/bind.h"
 #include "csrc/ambient.h"
 #include "executor/csrc/bind.h"
 #include "executor/csrc/bind_choice.h"
-#include "nodes/csrc/bind.h"
-#include "tape/csrc/bind.h"
-#include "region/csrc/bind.h"
-#include "capture/csrc/bind.h"
-#include "replay/csrc/bind.h"
-#include "walk/csrc/bind.h"
 #include "frontend/csrc/bind.h"
+#include "nodes/csrc/bind.h"
 #include "optim/csrc/bind.h"
+#include "region/csrc/bind.h"
+#include "replay/csrc/bind.h"
+#include "tape/csrc/bind.h"
+#include "walk/csrc/bind.h"
 
 #include <torch/version.h>
 

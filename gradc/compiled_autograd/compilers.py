@@ -18,7 +18,8 @@ import torch
 from gradc import executor
 from gradc.backends import Lower, lower_of, seen
 from gradc.errors import ConfigError, UnsupportedError
-from gradc.executor import Runner, interpret
+from gradc.executor import Runner
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.values import Ref, Sym, leaves, map_leaves
 from gradc.options import CompileOptions

@@ -1,10 +1,12 @@
 // Which tensors are plain: what lies in their memory is all that their numbers depend on, so that a kernel may be given the memory.
 //
-//     has_plain_keys(tensor)          is_plain(tensor)          is_plain_on_cpu(value)          is_in_forward_mode()          -> bool
+//     has_plain_keys(tensor)          is_plain(tensor)          is_plain_on(value, device)          is_in_forward_mode()          -> bool
 //
 // Read off the tensor's dispatch keys, by one list of those that a plain tensor may have. It names what is known, not what is
 // strange: a key that a later torch adds makes a tensor that is not plain.
 #pragma once
+
+#include "csrc/devices.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -41,10 +43,15 @@ inline bool is_plain(const at::Tensor& tensor) {
   return has_plain_keys(tensor) && !tensor._fw_grad(0).defined();
 }
 
-// True if the value is a tensor that a kernel for the CPU takes as it is.
+// True if the value is a tensor that a kernel of gradc's for such a device takes as it is.
+inline bool is_plain_on(const c10::IValue& value, c10::DeviceType type) {
+  const KnownDevice* known = find_device(type);
+  return known && value.isTensor() &&
+      has_only(value.unsafeToTensorImpl()->key_set(), plain_keys | c10::DispatchKeySet(known->backend), 0);
+}
+
 inline bool is_plain_on_cpu(const c10::IValue& value) {
-  return value.isTensor() &&
-      has_only(value.unsafeToTensorImpl()->key_set(), plain_keys | c10::DispatchKeySet(c10::BackendComponent::CPUBit), 0);
+  return is_plain_on(value, c10::DeviceType::CPU);
 }
 
 } // namespace gradc

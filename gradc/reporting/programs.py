@@ -19,7 +19,8 @@ from typing import Any
 from torch import Tensor
 
 from gradc.backends import Lower, watched
-from gradc.executor import interpret, is_plan
+from gradc.executor import is_plan
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.journal import telling
 from gradc.reporting.calls import Log, Made, clock, timing

@@ -9,7 +9,7 @@ from gradc.backends.ahead_of_time import compile_program
 from gradc.backends.traces_left import left_by
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
-from gradc.executor.candidates import input_of, with_constants
+from gradc.executor.core.candidates import input_of, with_constants
 from gradc.ir.pickled import pickled, unpickled
 from tests.ir.build import recorded
 

@@ -17,7 +17,7 @@ from gradc.backends.ahead_of_time import compile_program
 from gradc.backends.inductor_worker import Answer, Refused
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
-from gradc.executor.candidates import CandidateSpec, input_of
+from gradc.executor.core.candidates import CandidateSpec, input_of
 from gradc.ir.pickled import pickled, unpickled
 from gradc.journal import counters, listening
 from gradc.options import CompileOptions

@@ -13,7 +13,7 @@ import gradc
 from gradc import native
 from gradc.backward import cache
 from gradc.bits import same_bits
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.journal import Fallback, listening
 from tests.oracle import leaf
 

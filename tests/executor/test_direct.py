@@ -7,7 +7,7 @@ import torch
 
 from gradc import executor
 from gradc.bits import same_bits
-from gradc.executor.plan import plan_spec
+from gradc.executor.core.plan import plan_spec
 from tests.executor.agree import capture, check_agree
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 0.1]

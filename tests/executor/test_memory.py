@@ -15,7 +15,7 @@ from torch._C._profiler import _ExtraFields_Allocation
 import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
-from gradc.executor.plan import SMALL, SOON, plan_spec
+from gradc.executor.core.plan import SMALL, SOON, plan_spec
 from tests.executor.agree import Probe, capture
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -217,5 +217,5 @@ def test_torchs_profiler_sees_each_tensor():
 
 def test_small_is_what_the_executor_keeps_at_hand():
     """A result that waits for memory to be reused is in no chain: of 127 kB, nine multiplications took 31 us, in a chain 12."""
-    header = Path(gradc.__file__).parent / "executor" / "csrc" / "memory.h"
+    header = Path(gradc.__file__).parent / "executor" / "cpu" / "csrc" / "memory.h"
     assert f"small_bytes = {SMALL // 1024} * 1024;" in header.read_text()

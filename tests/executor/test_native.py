@@ -15,7 +15,8 @@ from gradc import executor, native
 from gradc.ambient import AutocastState
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
+from gradc.executor.core import interpret
+from gradc.executor.core.plan import plan_spec
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, Sym
 from tests.executor.agree import Probe, assert_same, capture, check_agree
@@ -129,7 +130,7 @@ def test_optional_and_returned_undefined_tensors():
 
 def test_without_the_extension_the_interpreter_serves_and_says_so_once(monkeypatch):
     monkeypatch.setattr(native, "is_built", lambda: False)
-    executor.native._warn_once.cache_clear()
+    executor.core.native._warn_once.cache_clear()
     program = capture(lambda x: x.exp(), [torch.randn(3)])
     with pytest.warns(UserWarning, match="the C\\+\\+ extension was not built"):
         runner = executor.lower(program)
@@ -349,3 +350,14 @@ def test_symbolic_sizes_are_read_off_the_inputs():
         scaled, filled, total, nothing = plan([x, 5])
         assert same_bits(scaled, x.view(size * 2, -1) * (size / 2.0))
         assert (tuple(filled.shape), total, nothing) == ((5, 3), size + 5, None)
+
+
+def test_tensors_on_another_device_go_through_the_dispatcher():
+    program = capture(lambda x: [(x @ x).tanh(), x.t(), x.to("meta") + 1], [torch.randn(3, 3)])
+    assert [str(step.device) for step in plan_spec(program).steps] == ["cpu", "cpu", "cpu", "None", "meta"]
+    plan = executor.lower(program)
+    for x in (torch.randn(3, 3), torch.empty(3, 3, device="meta"), torch.randn(3, 3)):
+        product, turned, elsewhere = plan([x])
+        assert product.device == turned.device == x.device and elsewhere.device.type == "meta"
+        if not x.is_meta:
+            assert same_bits([product, turned], [(x @ x).tanh(), x.t()])

@@ -8,7 +8,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gradc import executor, native
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from tests.executor.agree import assert_same, capture, copies
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))

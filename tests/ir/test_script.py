@@ -13,7 +13,7 @@ import torch
 from gradc.ambient import AutocastState
 from gradc.bits import same_bits
 from gradc.errors import ConfigError
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir import script_parts
 from gradc.ir.floats import TERMS, bits_of
 from gradc.ir.program import Program

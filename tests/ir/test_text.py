@@ -4,7 +4,7 @@ import torch
 
 from gradc.ambient import AutocastState
 from gradc.bits import same_bits
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.text import print_program
 from tests.ir.build import recorded, with_call

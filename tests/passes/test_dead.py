@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.recorder import Recorder
 from gradc.ir.verify import verify
 from gradc.passes.dead import drop_dead, refuse_phantoms

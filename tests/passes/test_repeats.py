@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.values import Ref
 from gradc.ir.verify import verify

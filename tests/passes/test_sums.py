@@ -3,7 +3,7 @@
 import torch
 
 from gradc.bits import same_bits
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.verify import verify
 from gradc.passes.sums import add_in_place, add_up
 from tests.ir.build import ops, recorded

@@ -13,7 +13,7 @@ from gradc import native
 from gradc.bits import same_bits
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, Ran, Span, Waiting
 from gradc.errors import UnsupportedError
-from gradc.executor import interpret
+from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot
 from gradc.replay.pieces import parts_of

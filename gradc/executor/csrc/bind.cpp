@@ -3,10 +3,12 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
-#include "executor/csrc/iterated.h"
-#include "executor/csrc/kernels.h"
+#include "executor/core/csrc/devices.h"
+#include "executor/core/csrc/plan.h"
+#include "executor/core/csrc/prove.h"
+#include "executor/cpu/csrc/iterated.h"
+#include "executor/cpu/csrc/kernels.h"
 #include "executor/csrc/limit.h"
-#include "executor/csrc/plan.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -73,8 +75,9 @@ class Builder {
       return std::nullopt;
     }
     using Sizes = std::vector<int64_t>;
-    const auto [dtype, sizes, strides, offset] = as<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t>>(given, "PlanSpec.metas");
-    return Meta{dtype, sizes, strides, offset};
+    const auto [dtype, sizes, strides, offset, device] =
+        as<std::tuple<c10::ScalarType, Sizes, Sizes, int64_t, c10::Device>>(given, "PlanSpec.metas");
+    return Meta{dtype, sizes, strides, offset, device};
   }
 
   Step make_step(const Spec& spec) {
@@ -102,6 +105,9 @@ class Builder {
     if (const auto known = spec.get<std::optional<Index>>("known")) {
       step.known = {Operand::Kind::slot, *known};
       step.reads.push_back(*known);
+    }
+    if (const auto device = spec.get<std::optional<c10::Device>>("device")) {
+      step.device = device->type();
     }
     spec.refuse_others({"writes", "shares"}); // of ops that leave versions alone
     if (!plan_->is_dispatched) {
@@ -147,10 +153,9 @@ class Builder {
     for (const Operand& operand : step.operands) {
       add_reads(step, operand);
     }
-    if (step.autocast.empty()) {
-      const std::string name = c10::toString(step.op.operator_name());
-      step.kernel = find_kernel(name);
-      step.exact = find_exact_kernel(*plan_, step, name);
+    choose_kernels(*plan_, step);
+    if (!plan_->device && step.device) {
+      plan_->device = kernels_of(*step.device);
     }
   }
 
@@ -299,7 +304,7 @@ std::vector<c10::IValue> take_all(const py::list& arguments) {
   return inputs;
 }
 
-py::list call(const Plan& plan, const py::list& arguments) {
+py::list call_plan(const Plan& plan, const py::list& arguments) {
   std::vector<c10::IValue> inputs = take_all(arguments);
   std::vector<c10::IValue> outputs;
   {
@@ -331,12 +336,28 @@ std::pair<double, double> time_limit(Limit& limit, int64_t repeats) {
   return {kernels, replay};
 }
 
+// A trial in Python is called with `numbers(sizes, dtype)`, and says whether it holds.
+bool prove_in_python(const std::string& kernel, const py::function& trial) {
+  return prove({kernel}, [&](TrialNumbers numbers) {
+    const py::cpp_function function([&](const std::vector<int64_t>& sizes, c10::ScalarType dtype) { return numbers(sizes, dtype); });
+    return trial(function).cast<bool>();
+  });
+}
+
+std::vector<std::tuple<std::string, c10::ScalarType, std::vector<int64_t>, bool>> list_proofs() {
+  std::vector<std::tuple<std::string, c10::ScalarType, std::vector<int64_t>, bool>> list;
+  for (const auto& [claim, holds] : proofs()) {
+    list.emplace_back(claim.kernel, claim.dtype, claim.shape, holds);
+  }
+  return list;
+}
+
 size_t count_typed(const Plan& plan) {
   return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kernel != nullptr; });
 }
 
 size_t count_direct(const Plan& plan) {
-  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.direct != nullptr; });
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.exact.direct != nullptr; });
 }
 
 } // namespace
@@ -350,9 +371,14 @@ SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where
 void bind_executor(py::module_& module) {
   module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
   module.def("iterated_ops", [] { return py::frozenset(py::cast(iterated_ops())); }, "Ops whose iterator is set up once, where all is laid out as captured.");
+  module.def(
+      "have_same_bits", static_cast<bool (*)(const at::Tensor&, const at::Tensor&)>(&have_same_bits), "Of contiguous tensors: -0 is not 0, a NaN is like any other.");
+  module.def(
+      "prove", &prove_in_python, py::arg("kernel"), py::arg("trial"), "Whether a trial holds for numbers of every kind; tried once for each kernel.");
+  module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
-      .def("__call__", torch::wrap_pybind_function(call))
+      .def("__call__", torch::wrap_pybind_function(call_plan))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })
       .def_property_readonly("num_typed", count_typed, "How many of the steps skip the dispatcher.")

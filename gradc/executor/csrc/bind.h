@@ -1,7 +1,7 @@
 // The bindings of plans: gradc._C.Plan, and how a spec of Python's names where a symbol is read.
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/core/csrc/plan.h"
 
 #include <torch/csrc/utils/pybind.h>
 

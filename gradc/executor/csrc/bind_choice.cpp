@@ -3,8 +3,8 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
-#include "executor/csrc/below_autograd.h"
-#include "executor/csrc/choice.h"
+#include "executor/core/csrc/below_autograd.h"
+#include "executor/core/csrc/choice.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>

@@ -1,10 +1,10 @@
 #include "executor/csrc/limit.h"
 
 #include "csrc/timing.h"
-#include "executor/csrc/below_autograd.h"
-#include "executor/csrc/direct.h"
-#include "executor/csrc/kernels.h"
-#include "executor/csrc/memory.h"
+#include "executor/core/csrc/below_autograd.h"
+#include "executor/core/csrc/kernels.h"
+#include "executor/cpu/csrc/direct.h"
+#include "executor/cpu/csrc/memory.h"
 
 #include <algorithm>
 #include <utility>
@@ -30,16 +30,16 @@ Limit::Limit(std::shared_ptr<const Plan> plan, std::vector<c10::IValue> inputs)
 // Its result may lie where one of its operands lay, which then is gone.
 void Limit::call(const Step& step) {
   Call call{&step};
-  const bool is_direct = step.direct && frame_.is_exact && (is_in_place(step) || step.outs[0] >= 0);
-  for (size_t i = 0; is_direct && i < step.direct_inputs.size(); ++i) {
-    call.inputs[i] = frame_.slots[step.direct_inputs[i]].toTensor().const_data_ptr();
+  const bool is_direct = step.exact.direct && frame_.is_exact && (is_in_place(step) || step.outs[0] >= 0);
+  for (size_t i = 0; is_direct && i < step.exact.inputs.size(); ++i) {
+    call.inputs[i] = frame_.slots[step.exact.inputs[i]].toTensor().const_data_ptr();
   }
   for (size_t i = 0; !is_direct && i < step.reads.size(); ++i) {
     call.reads.emplace_back(step.reads[i], frame_.slots[step.reads[i]]);
   }
   call_step(step, frame_, true);
   if (is_direct) {
-    const Index result = is_in_place(step) ? step.direct_inputs[0] : step.outs[0];
+    const Index result = is_in_place(step) ? step.exact.inputs[0] : step.outs[0];
     call.out = frame_.slots[result].toTensor().mutable_data_ptr();
     ++num_direct_;
   }
@@ -102,7 +102,7 @@ std::string Limit::described(const Step& step) const {
 
 void Limit::run(const Call& call) {
   if (call.out) {
-    return call.step->direct(*call.step, call.out, call.inputs.data());
+    return call.step->exact.direct(call.step->exact.payload, call.out, call.inputs.data());
   }
   for (const auto& [slot, value] : call.reads) {
     frame_.slots[slot] = value;

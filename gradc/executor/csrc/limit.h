@@ -4,7 +4,7 @@
 // memory are then only that: a function and addresses. Others are made as the plan makes them, with their tensors. Views are nothing.
 #pragma once
 
-#include "executor/csrc/direct.h"
+#include "executor/cpu/csrc/direct.h"
 
 #include <array>
 #include <memory>

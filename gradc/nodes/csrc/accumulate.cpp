@@ -1,6 +1,7 @@
 #include "nodes/csrc/accumulate.h"
 
 #include "csrc/autograd.h"
+#include "csrc/devices.h"
 #include "csrc/plain.h"
 #include "csrc/sizes.h"
 #include "csrc/torch_internals.h"
@@ -160,7 +161,7 @@ bool is_unwatched_leaf(const at::Tensor& tensor) {
     return false;
   }
   const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
-  return tensor.is_cpu() && (!node || !has_hooks(*node));
+  return is_on(tensor, &KnownDevice::is_synchronous) && (!node || !has_hooks(*node));
 }
 
 void give_to_leaf(const at::Tensor& leaf, at::Tensor grad) {
@@ -181,7 +182,8 @@ bool leads_to_unwatched_leaves(const Node& node) {
     if (!target) {
       continue;
     }
-    if (typeid(*target) != typeid(AccumulateGrad) || has_hooks(*target) || !static_cast<AccumulateGrad*>(target)->variable.is_cpu()) {
+    if (typeid(*target) != typeid(AccumulateGrad) || has_hooks(*target) ||
+        !is_on(static_cast<AccumulateGrad*>(target)->variable, &KnownDevice::is_synchronous)) {
       return false;
     }
     if (const auto holders = edge.function.use_count(); holders != 1) {

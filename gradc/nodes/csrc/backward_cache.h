@@ -4,7 +4,7 @@
 //     BackwardCache: Key -> CompiledBackward
 #pragma once
 
-#include "executor/csrc/plan.h"
+#include "executor/core/csrc/plan.h"
 #include "nodes/csrc/key.h"
 
 #include <cstdint>

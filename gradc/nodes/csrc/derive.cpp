@@ -1,4 +1,5 @@
 // Gradients of a segment that Python computes: under create_graph, where they have a history themselves, and where no Program serves.
+#include "csrc/devices.h"
 #include "csrc/torch_internals.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/segment_node.h"
@@ -61,7 +62,7 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
 // adds up with nodes of its own. In eager they stand between those of the formulas, and the next order goes through all of them
 // in that order: so the segment adds up itself, and sends the sum along the first exit to each target.
 void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& needed) const {
-  const auto is_elsewhere = [](const at::Tensor& tangent) { return tangent.defined() && !tangent.device().is_cpu(); };
+  const auto is_elsewhere = [](const at::Tensor& tangent) { return tangent.defined() && !is_on(tangent, &KnownDevice::is_synchronous); };
   if (layout().targets.empty() || std::any_of(tangents.begin(), tangents.end(), is_elsewhere)) {
     return; // elsewhere, buffers come with streams and events
   }

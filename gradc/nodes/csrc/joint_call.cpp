@@ -1,8 +1,9 @@
 #include "nodes/csrc/joint_call.h"
 
 #include "csrc/autograd.h"
+#include "csrc/devices.h"
 #include "csrc/plain.h"
-#include "executor/csrc/memory.h"
+#include "executor/cpu/csrc/memory.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/call_region.h"
 #include "nodes/csrc/saved_transpose.h"
@@ -32,7 +33,7 @@ uint32_t version_of_primal(const c10::IValue& primal) {
 // The gradient of a loss.
 at::Tensor one_for(const at::TensorOptions& options) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
-  if (dtype != at::kFloat && dtype != at::kDouble) {
+  if ((dtype != at::kFloat && dtype != at::kDouble) || !options.device().is_cpu()) {
     return at::ones({}, options);
   }
   at::Tensor one = new_memory({dtype, {}, {}, 0});
@@ -88,7 +89,7 @@ bool JointCall::run_joined() {
 }
 
 bool JointCall::run() {
-  if (!is_plain(loss()) || !loss().is_cpu() || !loss().is_floating_point() || !leads_to_unwatched_leaves()) {
+  if (!is_plain(loss()) || !is_on(loss(), &KnownDevice::is_synchronous) || !loss().is_floating_point() || !leads_to_unwatched_leaves()) {
     return false;
   }
   const at::NoGradGuard no_grad;

@@ -1,6 +1,7 @@
 #include "nodes/csrc/run_segments.h"
 
 #include "csrc/ambient.h"
+#include "csrc/devices.h"
 #include "csrc/listening.h"
 #include "csrc/plain.h"
 #include "nodes/csrc/segment_node.h"
@@ -27,7 +28,7 @@ bool is_forked() {
 }
 
 bool is_usual_root(const at::Tensor& root) {
-  return is_plain(root) && root.is_cpu() && root.numel() == 1 && root.is_floating_point() && root.requires_grad() && !root.is_leaf();
+  return is_plain(root) && is_on(root, &KnownDevice::is_synchronous) && root.numel() == 1 && root.is_floating_point() && root.requires_grad() && !root.is_leaf();
 }
 
 } // namespace

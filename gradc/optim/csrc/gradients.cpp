@@ -1,7 +1,7 @@
 #include "optim/csrc/gradients.h"
 
 #include "csrc/listening.h"
-#include "executor/csrc/memory.h"
+#include "executor/cpu/csrc/memory.h"
 #include "optim/csrc/group_step.h"
 #include "optim/csrc/names.h"
 

@@ -1,8 +1,9 @@
 #include "optim/csrc/update.h"
 
+#include "csrc/devices.h"
 #include "csrc/plain.h"
 #include "csrc/sizes.h"
-#include "executor/csrc/loops.h"
+#include "executor/cpu/csrc/loops.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -214,7 +215,7 @@ bool is_fused_machine() {
 
 // Outside of forward-mode AD no tensor has a forward gradient.
 bool is_writable(const at::Tensor& tensor) {
-  return tensor.defined() && has_plain_keys(tensor) && tensor.device().is_cpu() && !tensor.is_inference();
+  return tensor.defined() && has_plain_keys(tensor) && is_on(tensor, &KnownDevice::is_on_host) && !tensor.is_inference();
 }
 
 void bump_version(const at::Tensor& tensor, uint32_t times) {

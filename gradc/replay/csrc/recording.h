@@ -7,7 +7,7 @@
 #pragma once
 
 #include "capture/csrc/observer.h"
-#include "executor/csrc/plan.h"
+#include "executor/core/csrc/plan.h"
 #include "walk/csrc/walk.h"
 
 #include <functional>

@@ -1,5 +1,6 @@
 #include "walk/csrc/walk.h"
 
+#include "csrc/devices.h"
 #include "csrc/plain.h"
 #include "walk/csrc/kinds.h"
 #include "walk/csrc/visit.h"
@@ -356,7 +357,7 @@ void Walk::add_tensors() {
     if (!has_plain_keys(tensor, /*may_be_lazy=*/true)) { // the key tells lazy ones apart
       throw Unsupported("tensor subclass");
     }
-    if (!tensor.device().is_cpu()) {
+    if (!is_on(tensor, &KnownDevice::is_captured)) {
       throw Unsupported("device other than the CPU");
     }
     tensor_numbers.push_back(numbers.size());

@@ -1,0 +1,60 @@
+"""Run a Program natively: the same kernels in the same order as the interpreter, without Python between them.
+
+    lower:   Program -> (list of inputs -> list of outputs)     the list of inputs is emptied
+    is_plan: (what lower made) -> whether C++ can run it by itself
+
+Runs below autograd, in any thread, without the GIL. Where the extension was not built, the interpreter serves, and the
+first call says so once.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from gradc import native
+from gradc.executor.core import interpret
+from gradc.executor.core.plan import plan_spec
+from gradc.ir.program import Program
+
+Runner = Callable[[list[Any]], list[Any]]
+
+
+def lower(program: Program) -> Runner:
+    """Make ``program`` ready to run. Thread-safe and re-entrant, as the interpreter is.
+
+    Raises:
+        UnsupportedError: if a call has no native form, such as a higher-order operator. The interpreter has none such.
+        VersionError: if the extension was built for another torch.
+    """
+    if not native.is_built():
+        _warn_once()
+        return interpret.lower(program)
+    return native.extension.Plan(plan_spec(program, native.extension.out_variants()))
+
+
+def lower_dispatched(program: Program) -> Runner:
+    """The same above autograd, in grad mode: results are views, and have histories, where those of eager's calls do.
+
+    Not to be called without the extension.
+
+    Raises:
+        UnsupportedError: if a call has no native form.
+    """
+    return native.extension.Plan(plan_spec(program, is_dispatched=True))
+
+
+def is_plan(runner: Runner) -> bool:
+    """True if ``runner`` is a native plan, which C++ can run by itself."""
+    return native.is_built() and isinstance(runner, native.extension.Plan)
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(
+        "gradc: the C++ extension was not built, so Programs run in Python: right, but slowly. "
+        "With a C++ compiler installed, install gradc again with: pip install --no-build-isolation gradc",
+        stacklevel=3,
+    )

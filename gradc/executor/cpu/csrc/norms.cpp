@@ -1,0 +1,202 @@
+#include "executor/cpu/csrc/norms.h"
+
+#include "executor/core/csrc/kernels.h"
+#include "executor/core/csrc/prove.h"
+#include "executor/cpu/csrc/loops.h"
+#include "executor/cpu/csrc/memory.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace gradc {
+namespace {
+
+constexpr int64_t num_channels = 8;  // channels at a time
+constexpr int max_threads = 2; // with more, ATen's together are faster than this one
+
+using Floats = float __attribute__((vector_size(16)));
+using Doubles = double __attribute__((vector_size(32)));
+
+struct Shape {
+  int64_t images, channels, pixels;
+  int64_t count() const {
+    return images * pixels;
+  }
+};
+
+// What a batch norm reads and writes; null pointers where the user has no such parameter.
+struct Norm {
+  const float *in, *weight, *bias;
+  float *running_mean, *running_var;
+  double momentum, eps;
+  float *out, *mean, *invstd;
+};
+
+// Sums of `num_channels` channels, or of the squares of their distances to `means`.
+template <bool of_squares>
+GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, const Shape& shape) {
+  Floats mean[2];
+  std::memcpy(mean, means, sizeof(mean));
+  Doubles sum[2] = {};
+  for (int64_t image = 0; image < shape.images; ++image, in += shape.channels * shape.pixels) {
+    for (int64_t pixel = 0; pixel < shape.pixels; ++pixel) {
+      for (int half = 0; half < 2; ++half) {
+        const float* x = in + 4 * half * shape.pixels + pixel;
+        Floats values = {x[0], x[shape.pixels], x[2 * shape.pixels], x[3 * shape.pixels]};
+        if constexpr (of_squares) {
+          values -= mean[half];
+          values *= values;
+        }
+        sum[half] += __builtin_convertvector(values, Doubles);
+      }
+    }
+  }
+  std::memcpy(sums, sum, sizeof(sum));
+}
+
+// `mean`, and in place of `invstd` the sums of squares.
+void collect(const Norm& norm, const Shape& shape) {
+  double sums[num_channels];
+  for (int64_t next = 0; next < shape.channels; next += num_channels) {
+    const int64_t first = std::min(next, shape.channels - num_channels); // the last ones may be added up twice
+    const float* in = norm.in + first * shape.pixels;
+    float* mean = norm.mean + first;
+    const float zeros[num_channels] = {};
+    sum_channels<false>(sums, in, zeros, shape);
+    std::transform(sums, sums + num_channels, mean, [&](double sum) { return static_cast<float>(sum / shape.count()); });
+    sum_channels<true>(sums, in, mean, shape);
+    std::copy_n(sums, num_channels, norm.invstd + first);
+  }
+}
+
+void update(const Norm& norm, const Shape& shape) {
+  const auto momentum = static_cast<float>(norm.momentum);
+  for (int64_t c = 0; c < shape.channels; ++c) {
+    const float squares = norm.invstd[c];
+    const double var = squares / shape.count();
+    norm.invstd[c] = var != 0 || norm.eps != 0 ? 1 / std::sqrt(var + norm.eps) : 0;
+    if (norm.running_mean) {
+      norm.running_mean[c] = momentum * norm.mean[c] + (1 - momentum) * norm.running_mean[c];
+    }
+    if (norm.running_var) {
+      const double unbiased = squares / (shape.count() - 1);
+      norm.running_var[c] = momentum * unbiased + (1 - momentum) * norm.running_var[c];
+    }
+  }
+}
+
+GRADC_WIDE void transform(const Norm& norm, const Shape& shape) {
+  const float* in = norm.in;
+  float* out = norm.out;
+  for (int64_t image = 0; image < shape.images; ++image) {
+    for (int64_t c = 0; c < shape.channels; ++c, in += shape.pixels, out += shape.pixels) {
+      const float scale = norm.invstd[c] * (norm.weight ? norm.weight[c] : 1);
+      const float shift = std::fma(-norm.mean[c], scale, norm.bias ? norm.bias[c] : 0);
+      for (int64_t pixel = 0; pixel < shape.pixels; ++pixel) {
+        out[pixel] = std::fma(in[pixel], scale, shift);
+      }
+    }
+  }
+}
+
+void normalize(const Norm& norm, const Shape& shape) {
+  collect(norm, shape);
+  update(norm, shape);
+  transform(norm, shape);
+}
+
+// Whether this machine's ATen rounds as we do: it may not have fused multiply-adds.
+bool normalizes_as_aten() {
+  return prove({"batch norm"}, [](TrialNumbers numbers) {
+    const Shape shape{3, 11, 37};
+    const auto in = numbers({shape.images, shape.channels, shape.pixels}), weight = numbers({shape.channels});
+    const auto bias = numbers({shape.channels}), mean = numbers({shape.channels}), var = numbers({shape.channels});
+    const auto our_mean = mean.clone(), our_var = var.clone();
+    auto out = at::empty_like(in), save_mean = at::empty_like(mean), save_invstd = at::empty_like(var);
+    const double momentum = 0.1, eps = 1e-5;
+    normalize(
+        {in.const_data_ptr<float>(), weight.const_data_ptr<float>(), bias.const_data_ptr<float>(),
+         our_mean.mutable_data_ptr<float>(), our_var.mutable_data_ptr<float>(), momentum, eps, out.mutable_data_ptr<float>(),
+         save_mean.mutable_data_ptr<float>(), save_invstd.mutable_data_ptr<float>()},
+        shape);
+    const auto [result, result_mean, result_invstd] = at::native_batch_norm(in, weight, bias, mean, var, true, momentum, eps);
+    return have_same_bits(out, result) && have_same_bits(save_mean, result_mean) && have_same_bits(save_invstd, result_invstd) &&
+        have_same_bits(our_mean, mean) && have_same_bits(our_var, var);
+  });
+}
+
+Shape shape_of(const Meta& meta) {
+  return {meta.sizes[0], meta.sizes[1], c10::multiply_integers(meta.sizes.begin() + 2, meta.sizes.end())};
+}
+
+at::Tensor memory_of(const Step& step, Frame& frame, size_t position) {
+  return new_memory(*frame.plan.metas[step.outs[position]]);
+}
+
+void call_norm(const Step& step, Frame& frame) {
+  if (at::get_num_threads() > max_threads) {
+    return call_as_eager(step, frame);
+  }
+  const auto tensor = [&](size_t position) -> const c10::IValue& { return frame[step.operands[position]]; };
+  const auto read = [&](size_t position) {
+    return tensor(position).isNone() ? nullptr : tensor(position).toTensor().const_data_ptr<float>();
+  };
+  const auto write = [&](size_t position) {
+    return tensor(position).isNone() ? nullptr : tensor(position).toTensor().mutable_data_ptr<float>();
+  };
+  at::Tensor out = memory_of(step, frame, 0), mean = memory_of(step, frame, 1), invstd = memory_of(step, frame, 2);
+  normalize(
+      {read(0), read(1), read(2), write(3), write(4), tensor(6).toDouble(), tensor(7).toDouble(), out.mutable_data_ptr<float>(),
+       mean.mutable_data_ptr<float>(), invstd.mutable_data_ptr<float>()},
+      shape_of(*frame.plan.metas[step.operands[0].index]));
+  frame.slots[step.outs[0]] = std::move(out);
+  frame.slots[step.outs[1]] = std::move(mean);
+  frame.slots[step.outs[2]] = std::move(invstd);
+}
+
+// A tensor's meta if it is a contiguous one of floats.
+const Meta* contiguous_floats(const Plan& plan, Index slot) {
+  const bool is_known = slot >= 0 && plan.metas[slot];
+  const bool is_it = is_known && plan.metas[slot]->dtype == c10::ScalarType::Float && is_contiguous(*plan.metas[slot]);
+  return is_it ? &*plan.metas[slot] : nullptr;
+}
+
+Exact find_norm(const Plan& plan, const Step& step) {
+  if (step.operands[0].kind != Operand::Kind::slot) {
+    return {};
+  }
+  const Meta* in = contiguous_floats(plan, step.operands[0].index);
+  if (!in || in->sizes.size() < 3 || in->sizes[1] < num_channels || shape_of(*in).pixels < 2 || shape_of(*in).images < 1) {
+    return {};
+  }
+  const auto fits = [&](Index slot, const std::vector<int64_t>& sizes) {
+    const Meta* meta = contiguous_floats(plan, slot);
+    return meta && meta->sizes == sizes;
+  };
+  const std::vector<int64_t> channels{in->sizes[1]};
+  for (size_t position = 1; position <= 4; ++position) {
+    const Operand& operand = step.operands[position];
+    const bool is_tensor = operand.kind == Operand::Kind::slot && fits(operand.index, channels);
+    if (!is_tensor && !plan.is_constant(operand, &c10::IValue::isNone)) {
+      return {};
+    }
+  }
+  const bool is_training = plan.is_constant(step.operands[5], &c10::IValue::isBool) &&
+      plan.constants[step.operands[5].index].boxed.toBool();
+  const bool is_known = is_training && plan.is_constant(step.operands[6], &c10::IValue::isDouble) &&
+      plan.is_constant(step.operands[7], &c10::IValue::isDouble) && fits(step.outs[0], in->sizes) &&
+      fits(step.outs[1], channels) && fits(step.outs[2], channels);
+  return is_known && normalizes_as_aten() ? Exact{&call_norm} : Exact();
+}
+
+} // namespace
+
+std::vector<KernelRow> norm_kernels() {
+  return {{{"aten::native_batch_norm"}, &find_norm}};
+}
+
+} // namespace gradc

@@ -1,0 +1,79 @@
+#include "executor/cpu/csrc/padded.h"
+
+#include "executor/cpu/csrc/direct.h"
+#include "executor/cpu/csrc/memory.h"
+#include "executor/cpu/csrc/numbers.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace gradc {
+namespace {
+
+void call_padded(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& padded = payload_as<Padded>(payload);
+  auto* begin = static_cast<std::byte*>(out);
+  const auto* in = static_cast<const std::byte*>(inputs[0]);
+  std::memset(begin, 0, padded.count * padded.part);
+  const size_t next = padded.is_one ? 0 : padded.bytes;
+  for (int64_t part = 0; part < padded.count; ++part) {
+    for (int64_t i = 0; i < padded.length; ++i, in += next) {
+      copy_bytes(begin + part * padded.part + padded.start + i * padded.step, in, padded.bytes);
+    }
+  }
+}
+
+// Where a slice begins: at the beginning if it does not say, from the end if it is negative.
+std::optional<int64_t> start_at(const Plan& plan, const Operand& operand, int64_t size) {
+  const bool is_none = plan.is_constant(operand, &c10::IValue::isNone);
+  const auto given = is_none ? std::optional<int64_t>(0) : int_at(plan, operand);
+  return given ? std::optional(std::clamp<int64_t>(*given < 0 ? *given + size : *given, 0, size)) : std::nullopt;
+}
+
+// All its elements are one in memory, as those of an expanded number.
+bool is_repeated(const Meta& meta) {
+  return std::all_of(meta.strides.begin(), meta.strides.end(), [](int64_t stride) { return stride == 0; });
+}
+
+template <bool is_slice>
+Exact find_padded(const Plan& plan, const Step& step) {
+  const Meta* result = result_meta(plan, step);
+  const Meta* gradient = meta_at(plan, step.operands[0]);
+  const auto dimension_given = int_at(plan, step.operands[2]);
+  if (!result || !gradient || !dimension_given || result->sizes.empty() || gradient->dtype != result->dtype ||
+      !has_plain_strides(*result) || !num_bytes(*result) || !num_bytes(*gradient) || num_bytes(*result) > most_moved_bytes) {
+    return {};
+  }
+  const auto dimension = c10::maybe_wrap_dim(*dimension_given, static_cast<int64_t>(result->sizes.size()));
+  const int64_t size = result->sizes[dimension];
+  const auto start = start_at(plan, step.operands[3], size);
+  const auto apart = is_slice ? int_at(plan, step.operands[5]) : std::optional<int64_t>(1);
+  if (!start || !apart) {
+    return {};
+  }
+  const size_t inner = result->strides[dimension] * c10::elementSize(result->dtype);
+  Padded padded;
+  padded.length = is_slice ? gradient->sizes[dimension] : 1;
+  padded.part = size * inner;
+  padded.count = static_cast<int64_t>(num_bytes(*result) / padded.part);
+  padded.start = *start * inner;
+  padded.step = *apart * inner;
+  padded.bytes = inner;
+  padded.is_one = is_repeated(*gradient) && inner == c10::elementSize(result->dtype);
+  if (!padded.is_one && !has_plain_strides(*gradient)) {
+    return {};
+  }
+  return call_directly(step, &call_padded, padded, slots_at(step, {0}));
+}
+
+} // namespace
+
+std::vector<KernelRow> padded_kernels() {
+  return {{{"aten::slice_backward"}, &find_padded<true>}, {{"aten::select_backward"}, &find_padded<false>}};
+}
+
+} // namespace gradc

@@ -1,0 +1,19 @@
+// Matrix products, straight to the BLAS that torch itself calls.
+//
+// ATen decides by the strides which factor is transposed and whether the factors change places; the same decision is made
+// here once, when the plan is made (tests/executor/test_direct.py compares the bits over layouts and sizes).
+#pragma once
+
+#include "executor/core/csrc/devices.h"
+
+#include <vector>
+
+namespace gradc {
+
+// Of a step that BLAS makes.
+std::vector<KernelRow> product_kernels();
+
+// True if float32 products are full float32 products in the present settings.
+bool has_full_precision();
+
+} // namespace gradc
