@@ -9,7 +9,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.functions import BaseUserFunctionVariable, UserFunctionVariable, UserMethodVariable
 
 from gradc.torch_private.dynamo_names import IS_BEFORE_2_15
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
+from gradc.torch_private.ours import is_compiling_for_gradc
 from gradc.torch_private.patches import Replace
 
 _NAMES = {"tp_getset": ("__name__", "__qualname__"), "tp_members": ("__doc__", "__module__")}
