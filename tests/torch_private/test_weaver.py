@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import gradc
 from gradc.errors import GradcError
 from gradc.torch_private import rule_order
+from gradc.torch_private.dynamo_patches.function_names import _getter
 from gradc.torch_private.ours import users_settings
 from gradc.torch_private.patches import Patch, Patches, Place
 from gradc.torch_private.version import PINNED
@@ -134,6 +136,23 @@ def test_static_and_class_methods_stay_so_and_what_is_missing_answers_nothing(tr
     assert Dynamo().gone() is None  # type: ignore[attr-defined]
     changes.undo()
     assert isinstance(vars(Dynamo)["create"], staticmethod) and not hasattr(Dynamo, "gone")
+
+
+@dataclasses.dataclass
+class Entry:
+    """As Dynamo's tables have methods, since torch 2.14."""
+
+    getter: Any
+    setter: Any
+
+
+def test_a_form_of_its_own(tracing: None) -> None:
+    table = {"name": (entry := Entry(lambda it: f"the name of {it}", None))}
+    rule = after(table, "name", lambda result, it: result.upper(), form=_getter)
+    patch("name", rule).apply()
+    assert table["name"].getter("x") == "THE NAME OF X" and table["name"].setter is None
+    patch("name", rule).undo()
+    assert table["name"] is entry
 
 
 def test_somebody_else_wrapped_it_since(tracing: None, monkeypatch: pytest.MonkeyPatch) -> None:

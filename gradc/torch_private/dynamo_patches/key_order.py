@@ -15,7 +15,6 @@ from torch._dynamo.variables.builtin import DictBuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 
 from gradc.torch_private.dynamo_names import DICTIONARIES, LIST_METHODS, LISTS_THAT_GROW, REPR
-from gradc.torch_private.ours import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around, before
 
@@ -82,7 +81,7 @@ def _fromkeys(tx: Any, user_cls: type, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _guard(variable: Any) -> None:
-    if isinstance(variable, ConstDictVariable) and variable.source and is_compiling_for_gradc():
+    if isinstance(variable, ConstDictVariable) and variable.source:
         variable.install_dict_keys_match_guard()
 
 

@@ -18,7 +18,6 @@ from torch._dynamo.variables.user_defined import DefaultDictVariable, UserDefine
 
 from gradc.torch_private.dynamo_names import LOADS_ATTRIBUTES
 from gradc.torch_private.dynamo_patches.attributes import asked
-from gradc.torch_private.ours import is_compiling_for_gradc
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, before
 
@@ -56,7 +55,7 @@ def _attribute(original: Method, *args: Any, **kwargs: Any) -> Any:
 
 
 def _guard(item: Any, guard: Callable[..., None], name: str) -> None:
-    if item.source and name and is_compiling_for_gradc():
+    if item.source and name:
         install_guard(item.source.make_guard(functools.partial(guard, attr=name)))
 
 
