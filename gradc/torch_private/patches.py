@@ -134,11 +134,11 @@ class Place:
     @property
     def value(self) -> Any:
         """What stands there now; None if nothing does."""
-        return self._namespace.get(self.name)
+        return self.owner[self.name] if isinstance(self.owner, list) else self._namespace.get(self.name)
 
     @property
-    def _is_there(self) -> bool:
-        return self.name in self._namespace or self._is_inherited
+    def is_there(self) -> bool:
+        return self.value is not None or self._is_inherited
 
     @property
     def _is_inherited(self) -> bool:
@@ -183,7 +183,7 @@ class Replace(Place):
 
     def missing(self) -> str:
         """Looked at before anything is changed: nothing would call the replacement, and nobody would notice."""
-        return "" if self.may_be_missing or self._is_there else str(self)
+        return "" if self.may_be_missing or self.is_there else str(self)
 
     def apply(self, patch: str) -> None:
         before = self._namespace.get(self.name, _MISSING)

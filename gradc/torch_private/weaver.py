@@ -83,7 +83,9 @@ class Rule(Place):
     form: Form = plain
 
     def missing(self) -> str:
-        return self._replace.missing() or ("" if is_supported() else self.other_signature())
+        if not self.may_be_missing and not self.is_there:
+            return str(self)
+        return "" if is_supported() else self.other_signature()
 
     def other_signature(self) -> str:
         """The parameters that the rule takes torch's to be, in words, where they are others; else ""."""
@@ -115,9 +117,9 @@ class Rule(Place):
         weave = self._weave
         return weave is not None and weave.has(patch, self)
 
-    @property
-    def key(self) -> tuple[str, bool]:
-        return self.function.__qualname__, self.for_others
+    def key(self, patch: str) -> tuple[str, str, bool]:
+        """By which it is known, also where its module was loaded again."""
+        return patch, self.function.__qualname__, self.for_others
 
     @property
     def _replace(self) -> Replace:
@@ -159,31 +161,28 @@ class Weave:
     def __init__(self, owner: Any, name: Any, original: Method) -> None:
         self.owner, self.name, self.original = owner, name, original
         self.ours = self.others = original
-        self._rules: list[tuple[str, Rule]] = []
+        self._rules: dict[tuple[str, str, bool], Rule] = {}  # in their order
 
     def has(self, patch: str, rule: Rule) -> bool:
-        return any(name == patch and each.key == rule.key for name, each in self._rules)
+        return rule.key(patch) in self._rules
 
     def has_only(self, patch: str, rule: Rule) -> bool:
-        return len(self._rules) == 1 and self.has(patch, rule)
+        return [*self._rules] == [rule.key(patch)]
 
     def add(self, patch: str, rule: Rule) -> None:
-        self._set([*self._rules, (patch, rule)])
+        self._set({**self._rules, rule.key(patch): rule})
 
     def remove(self, patch: str, rule: Rule) -> None:
-        self._set([(name, each) for name, each in self._rules if (name, each.key) != (patch, rule.key)])
+        self._set({key: each for key, each in self._rules.items() if key != rule.key(patch)})
 
-    def _set(self, rules: list[tuple[str, Rule]]) -> None:
-        self._rules = self._ordered(rules)
+    def _set(self, rules: dict[tuple[str, str, bool], Rule]) -> None:
+        order = in_order(Place(self.owner, self.name), {patch for patch, *_ in rules})
+        self._rules = dict(sorted(rules.items(), key=lambda row: order.index(row[0][0])))
         self.ours, self.others = self._composed(for_others=False), self._composed(for_others=True)
-
-    def _ordered(self, rules: list[tuple[str, Rule]]) -> list[tuple[str, Rule]]:
-        order = in_order(Place(self.owner, self.name), {patch for patch, _ in rules})
-        return sorted(rules, key=lambda row: order.index(row[0]))
 
     def _composed(self, *, for_others: bool) -> Method:
         call = self.original
-        for _, rule in reversed(self._rules):
+        for rule in reversed(self._rules.values()):
             if rule.for_others is for_others:
                 call = rule.compose(rule.function, call)
         return call
