@@ -16,44 +16,68 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import pytest
 
+from tests import conftest  # noqa: F401 - sets what gradc reads when it is imported
+
+# isort: split
 import gradc
 from gradc.torch_private.patches import Patch
-from tests import conftest  # noqa: F401 - sets what gradc reads when it is imported
 from tests.torch_private.probes import PROBES, WITHOUT
 
 _SECONDS = 300  # one probe; without its patch it may wait for what never comes
-_WORDS = {0: "no longer needed: the probe passes without it", 1: "needed"}
+_UNNEEDED = "no longer needed: the probe passes without it"
 
 
-def outcome(nodes: Sequence[str], without: str | None) -> int | str:
-    """The exit status of pytest for these tests, without a patch; or the name of the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        _run(nodes, without)
-    end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
+def outcome(node: str, without: str | None) -> tuple[str, str]:
+    """How a test ends without a patch ("passed", "failed", or what became of the process), and the case that failed first."""
+    with tempfile.TemporaryFile("w+") as told:
+        child = os.fork()
+        if child == 0:
+            _run(node, without, told)
+        end = _end_of(child)
+        told.seek(0)
+        return end, told.read() or node
+
+
+def _end_of(child: int) -> str:
+    last = time.monotonic() + _SECONDS
+    while time.monotonic() < last:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else signal.Signals(-code).name
+            if code < 0:
+                return signal.Signals(-code).name
+            return {0: "passed", 1: "failed"}.get(code, f"exit status {code}")
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return "time"
+    return f"no end within {_SECONDS} s"
 
 
-def _run(nodes: Sequence[str], without: str | None) -> None:
+class _First:
+    """A plugin of pytest's: the case that failed first."""
+
+    node = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.node = self.node or (report.nodeid if report.failed else "")
+
+
+def _run(node: str, without: str | None, told: IO[str]) -> None:
     """In the forked process: it ends here."""
-    with tempfile.TemporaryFile() as told:
-        for number in (1, 2):
-            os.dup2(told.fileno(), number)
-        if without is not None:
-            _leave_out(without)
-        code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *nodes])
-        os._exit(int(code))
+    silent, first = os.open(os.devnull, os.O_WRONLY), _First()
+    for number in (1, 2):
+        os.dup2(silent, number)
+    if without is not None:
+        _leave_out(without)
+    gradc.patches().apply()
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", node], plugins=[first])
+    told.write(first.node)
+    told.flush()
+    os._exit(int(code))
 
 
 def _leave_out(name: str) -> None:
@@ -61,7 +85,6 @@ def _leave_out(name: str) -> None:
     apply = Patch.apply
     gradc.patches().undo()
     Patch.apply = lambda self: apply(self) if self.name != name else None  # type: ignore[method-assign]
-    Patch.is_applied = property(lambda self: True)  # type: ignore[assignment,method-assign]
 
 
 def rows(names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -70,21 +93,22 @@ def rows(names: Sequence[str]) -> Iterator[tuple[str, str]]:
         if name in WITHOUT:
             yield name, f"no probe: {WITHOUT[name]}"
             continue
-        found = outcome([PROBES[name]], without=name)
-        if found == 0 and outcome([PROBES[name]], without=None) != 0:
-            found = "the probe fails, too, with the patch"
-        yield name, _WORDS.get(found, f"needed: {found}") if isinstance(found, int) else f"needed: {found}"
+        end, node = outcome(PROBES[name], without=name)
+        with_it, _ = outcome(node, without=None) if end != "passed" else (end, node)
+        if with_it != "passed":
+            yield name, f"the probe fails with the patch, too: {node}"
+        else:
+            yield name, _UNNEEDED if end == "passed" else f"needed: {end}, {node}"
 
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.patches", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("names", nargs="*", help="of patches; all, if none is named")
-    known = [patch.name for patch in gradc.patches()]
-    names = parser.parse_args(words).names or known
+    names = parser.parse_args(words).names or [patch.name for patch in gradc.patches()]
     unneeded = []
     for name, told in rows(names):
-        print(f"{name:50} {told}", flush=True)
-        unneeded += [name] if told == _WORDS[0] else []
+        print(f"{name:46} {told}", flush=True)
+        unneeded += [name] if told == _UNNEEDED else []
     print(f"\n{len(names)} patches; of no use here: {', '.join(unneeded) or 'none'}")
     return 0
 
