@@ -25,13 +25,13 @@ from gradc.frontend.compiled_module import Calls, CompiledModule, as_compiled
 from gradc.frontend.dynamo import Backend
 from gradc.frontend.entering import quickly
 from gradc.frontend.faster import faster_of
-from gradc.frontend.patches import is_ours
 from gradc.journal import fallback
 from gradc.optim import compile_optimizer
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.policy.budget import Budget, budget_of_options
 from gradc.shadow.verify import verified
 from gradc.torch_private.dynamo import backend_of, in_place_of, is_compiled
+from gradc.torch_private.ours import is_ours
 
 Target = TypeVar("Target", bound=Callable[..., Any] | torch.optim.Optimizer)  # compiled, it has the type that it had
 _SETTINGS = ("compare_with_eager", "compile_seconds", "verify")  # of gradc.config, for one call

@@ -22,7 +22,7 @@ from gradc import native
 from gradc.frontend.graph import placeholders
 from gradc.torch_private.autograd import storage_key
 from gradc.torch_private.dynamo import ALLOW_REQUIRES_GRAD, code_of, set_eval_frame
-from gradc.torch_private.dynamo_patches import FACTORIES
+from gradc.torch_private.dynamo_patches.leaves import FACTORIES
 from gradc.torch_private.fakes import stand_in_for
 from gradc.torch_private.subclasses import is_subclass
 

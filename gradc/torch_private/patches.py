@@ -21,7 +21,6 @@ from torch._dynamo import trace_rules
 from gradc.errors import GradcError, VersionError
 from gradc.torch_private.version import SUPPORTED, TAKEN_FOR
 
-IsOurs = Callable[[Any], bool]  # a backend of torch.compile's -> True if it is gradc
 Method = Callable[..., Any]
 
 _MISSING = "missing"  # a word and no object of its own, so that it outlives a reload
@@ -32,7 +31,8 @@ _lock = threading.RLock()
 class Change(Protocol):
     """One thing that a patch changes. ``patch`` is the patch's name."""
 
-    def check(self, patch: str) -> None: ...
+    def missing(self) -> str:
+        """What torch lacks of what is to be changed, in words; "" if nothing."""
 
     def apply(self, patch: str) -> None: ...
 
@@ -43,25 +43,24 @@ class Change(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """A change of torch: ``reason`` says why it is needed, ``versions`` which releases of torch it was written for."""
+    """A change of torch: ``reason`` says why it is needed, ``versions`` which releases of torch it was written for.
+
+    ``issue``: where torch was told of what is wrong, if it was.
+    """
 
     name: str
     reason: str
     changes: tuple[Change, ...]
     versions: tuple[str, ...] = SUPPORTED
+    issue: str = ""
 
     @property
     def is_applied(self) -> bool:
         return all(change.is_applied(self.name) for change in self.changes)
 
-    def check(self) -> None:
-        """See whether torch has what is to be changed.
-
-        Raises:
-            VersionError: if this version has not.
-        """
-        for change in self.changes:
-            change.check(self.name)
+    def missing(self) -> list[str]:
+        """What torch lacks of what is to be changed, in words."""
+        return [f"{what}: {self.name}" for change in self.changes if (what := change.missing())]
 
     def apply(self) -> None:
         """Change torch, unless it is changed already."""
@@ -83,7 +82,8 @@ class Patch:
 
     def __str__(self) -> str:
         state = "applied" if self.is_applied else "not applied"
-        lines = [f"{self.name} (torch {', '.join(self.versions)}; {state})", f"  {self.reason}"]
+        issue = f" {self.issue}" if self.issue else ""
+        lines = [f"{self.name} (torch {', '.join(self.versions)}; {state})", f"  {self.reason}{issue}"]
         return "\n".join([*lines, *(f"    {change}" for change in self.changes)])
 
 
@@ -96,9 +96,14 @@ class Patches(tuple[Patch, ...]):
         return cls(patch for patch in patches if TAKEN_FOR in patch.versions)
 
     def apply(self) -> None:
-        """Change torch, unless it is changed already; nothing of it where ``check`` raises."""
-        for patch in self:
-            patch.check()
+        """Change torch, unless it is changed already.
+
+        Raises:
+            VersionError: if torch lacks something of what is to be changed; it says all, and nothing is changed.
+        """
+        if missing := [what for patch in self for what in patch.missing()]:
+            told = "\n  ".join(dict.fromkeys(missing))
+            raise VersionError(f"gradc works with torch {', '.join(SUPPORTED)}. torch {torch.__version__} lacks:\n  {told}")
         for patch in self:
             patch.apply()
 
@@ -120,57 +125,20 @@ class Layer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Replace:
-    """An attribute of a class or module, or an item of a dictionary or list, and what makes the new one of the old.
-
-    A class's own may be new: then ``make`` gets one that calls what the class inherits. ``may_be_missing`` says that there may
-    be none at all, so that ``make`` gets None.
-    """
+class Place:
+    """An attribute of a class or module, or an item of a dictionary or list."""
 
     owner: Any
     name: Any
-    make: Callable[[Any], Callable[..., Any]]
-    may_be_missing: bool = False
 
-    def check(self, patch: str) -> None:
-        """Refuse a version of torch in which there is nothing of this name, before anything is changed.
+    @property
+    def value(self) -> Any:
+        """What stands there now; None if nothing does."""
+        return self.owner[self.name] if isinstance(self.owner, list) else self._namespace.get(self.name)
 
-        Raises:
-            VersionError: if so. Nothing would call the replacement, and nobody would notice.
-        """
-        if not self.may_be_missing and self.name not in self._namespace and not self._is_inherited:
-            raise VersionError(
-                f"torch {torch.__version__} has no {self}, which gradc's patch {patch} replaces.\n"
-                f"  gradc works with torch {', '.join(SUPPORTED)}."
-            )
-
-    def apply(self, patch: str) -> None:
-        before = self._namespace.get(self.name, _MISSING)
-        made = self.make(self._original(before))
-        setattr(made, _LAYER, Layer(patch, made, before))
-        self._set(made)
-
-    def undo(self, patch: str) -> None:
-        current = self._namespace[self.name]
-        layer = _layer_of(current)
-        if layer is None or layer.patch != patch:
-            by = f"by gradc's patch {layer.patch}" if layer else f"by {getattr(current, '__module__', 'somebody else')}"
-            raise GradcError(f"{patch} cannot be undone: {self} was changed again since, {by}.\n  Undo that first.")
-        self._set(layer.original)
-
-    def is_applied(self, patch: str) -> bool:
-        current = self._namespace.get(self.name)
-        while current is not None:
-            layer = _layer_of(current)
-            if layer is not None and layer.patch == patch:
-                return True
-            current = layer.original if layer is not None else getattr(current, "__wrapped__", None)
-        return False
-
-    def _original(self, before: Any) -> Any:
-        if before is not _MISSING:
-            return before
-        return _inherited(self.owner, self.name) if self._is_inherited else None
+    @property
+    def is_there(self) -> bool:
+        return self.value is not None or self._is_inherited
 
     @property
     def _is_inherited(self) -> bool:
@@ -202,6 +170,50 @@ class Replace:
         return f"{self.owner.__module__}.{owner}.{self.name}" if isinstance(self.owner, type) else f"{owner}.{self.name}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Replace(Place):
+    """What makes the new one of what stands at a place.
+
+    A class's own may be new: then ``make`` gets one that calls what the class inherits. ``may_be_missing`` says that there may
+    be none at all, so that ``make`` gets None.
+    """
+
+    make: Callable[[Any], Any]
+    may_be_missing: bool = False
+
+    def missing(self) -> str:
+        """Looked at before anything is changed: nothing would call the replacement, and nobody would notice."""
+        return "" if self.may_be_missing or self.is_there else str(self)
+
+    def apply(self, patch: str) -> None:
+        before = self._namespace.get(self.name, _MISSING)
+        made = self.make(self._original(before))
+        setattr(made, _LAYER, Layer(patch, made, before))
+        self._set(made)
+
+    def undo(self, patch: str) -> None:
+        current = self._namespace[self.name]
+        layer = _layer_of(current)
+        if layer is None or layer.patch != patch:
+            by = f"by gradc's patch {layer.patch}" if layer else f"by {getattr(current, '__module__', 'somebody else')}"
+            raise GradcError(f"{patch} cannot be undone: {self} was changed again since, {by}.\n  Undo that first.")
+        self._set(layer.original)
+
+    def is_applied(self, patch: str) -> bool:
+        current = self.value
+        while current is not None:
+            layer = _layer_of(current)
+            if layer is not None and layer.patch == patch:
+                return True
+            current = layer.original if layer is not None else getattr(current, "__wrapped__", None)
+        return False
+
+    def _original(self, before: Any) -> Any:
+        if before is not _MISSING:
+            return before
+        return _inherited(self.owner, self.name) if self._is_inherited else None
+
+
 def _inherited(owner: type, name: str) -> Callable[..., Any]:
     """What ``owner`` inherits as ``name``, looked up at each call."""
 
@@ -224,8 +236,9 @@ class SkipFiles:
 
     paths: tuple[str, ...]
 
-    def check(self, patch: str) -> None:
-        """Nothing to look for: the list is torch's, the files are gradc's."""
+    def missing(self) -> str:
+        """Nothing: the list is torch's, the files are gradc's."""
+        return ""
 
     def apply(self, patch: str) -> None:
         trace_rules.SKIP_DIRS.extend(path for path in self.paths if path not in trace_rules.SKIP_DIRS)

@@ -15,6 +15,7 @@ import warnings
 import torch
 
 from gradc.errors import VersionError
+from gradc.torch_private.missing import missing_names
 
 SUPPORTED = ("2.13", "2.14", "2.15")
 RELEASES = ("2.13.0", "2.14.1", "2.15.0")  # what `make matrix` runs
@@ -60,3 +61,6 @@ if not is_supported():
         f"gradc works with torch {', '.join(SUPPORTED)}, but torch {torch.__version__} is imported.",
         "gradc reads torch's autograd graph through names that change between versions, so it does not guess.",
     )
+    if missing := missing_names():
+        told = "\n  ".join(missing)
+        raise VersionError(f"torch {torch.__version__} lacks names that gradc uses:\n  {told}")

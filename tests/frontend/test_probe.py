@@ -28,9 +28,9 @@ print(gradc.bits.same_bits(x.grad, torch.ones(3).cos()), dict(gradc.counters["fa
 """
 # As if Dynamo had its rule for addcdiv elsewhere, where nothing of gradc's replaces it.
 ANOTHER_DYNAMO = """
-from gradc.torch_private import dynamo_patches
+from gradc.torch_private.dynamo_patches import whole_calls
 from gradc.torch_private.patches import Patch
-dynamo_patches.keep_ops_whole = lambda is_ours: Patch("keep_ops_whole", "", ())
+whole_calls.keep_ops_whole = lambda: Patch("keep_ops_whole", "", ())
 """
 TOLD = (
     f"gradc was tested with torch 2.13.0, 2.14.1, 2.15.0, and torch {RELEASE}+git1a2b3c behaves otherwise:\n"

@@ -14,6 +14,7 @@ from torch._dynamo.guards import CheckFunctionManager
 
 import gradc
 from gradc.torch_private.dynamo_patches import dying_guards
+from gradc.torch_private.ours import users_settings
 
 
 def step_of(optimizer: Any) -> Callable[[], None]:
@@ -69,5 +70,8 @@ def test_guards_of_other_compilers_go_as_without_gradc(monkeypatch: pytest.Monke
 def test_why_guards_failed_that_died_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo read the guards when they were there, and the code when it was gone."""
     compiled_by_gradc(torch.sin)(torch.ones(2))
-    monkeypatch.setattr(dying_guards, "is_compiling_for_gradc", lambda: True)
-    assert guards.get_guard_fail_reason(object(), None, {}, None, None) == "what was guarded died"
+    token = users_settings.set({})
+    try:
+        assert guards.get_guard_fail_reason(object(), None, {}, None, None) == "what was guarded died"
+    finally:
+        users_settings.reset(token)

@@ -49,6 +49,22 @@ def test_a_step_of_a_script_is_compiled():
     assert gradc.counters["stats"]["unique_graphs"] == 1
 
 
+def left_to_python():
+    locals()
+    return tripled()
+
+
+def tripled():
+    return scale * 3
+
+
+def test_what_python_calls_is_compiled_where_its_tensors_are_globals():
+    """Dynamo found no tensor among the variables of ``tripled``: it ran eagerly, and nothing counted it."""
+    gradc.reset()
+    assert same_bits(gradc.compile(left_to_python)(), tripled())
+    assert gradc.counters["stats"]["unique_graphs"] == 1
+
+
 def test_a_global_tensor_that_is_another_at_the_next_call():
     global scale
     run = gradc.compile(scaled)

@@ -17,10 +17,10 @@ from torch._dynamo.variables.base import VariableTracker
 import gradc
 from gradc.errors import GradcError, VersionError
 from gradc.frontend.dynamo import Backend
-from gradc.frontend.patches import options_of
 from gradc.options import DEFAULTS
 from gradc.torch_private import patches as module
-from gradc.torch_private.patches import Patch, Patches, Replace
+from gradc.torch_private.ours import options_of
+from gradc.torch_private.patches import Patch, Patches, Place, Replace
 from gradc.torch_private.version import TAKEN_FOR
 from tests import forked
 
@@ -65,8 +65,8 @@ def run_python(code: str, **environment: str) -> str:
 
 def places() -> dict[str, Any]:
     """What stands now where patches change torch."""
-    changes = (change for patch in gradc.patches() for change in patch.changes if isinstance(change, Replace))
-    return {f"{change}": change._namespace.get(change.name) for change in changes}
+    changes = (change for patch in gradc.patches() for change in patch.changes if isinstance(change, Place))
+    return {f"{change}": change.value for change in changes}
 
 
 def test_each_has_a_reason_and_versions() -> None:
@@ -231,13 +231,28 @@ def test_another_torch_is_tried_on_demand() -> None:
     assert text == f"{WORKS_WITH} GRADC_ALLOW_TORCH=1: it is tried all the same, unless a name is missing.\n"
 
 
+def test_what_another_torch_lacks_is_told_at_once() -> None:
+    """One name after the other would be missing where it is imported, in some fifty files."""
+    text = run_python(
+        f"{OTHER_TORCH}warnings.simplefilter('ignore')\n"
+        "import torch._dynamo.variables.lists as lists, torch._dynamo.source as source\n"
+        "del lists.RangeVariable, source.AttrSource\n"
+        "try: import gradc\n"
+        "except ImportError as error: print(type(error).__name__, error)",
+        GRADC_ALLOW_TORCH="1",
+    )
+    told = "VersionError torch 2.99.0+cpu lacks names that gradc uses:\n  torch._dynamo.source.AttrSource: dynamo.py, "
+    assert text.startswith(told)
+    assert text.splitlines()[-1] == "  torch._dynamo.variables.lists.RangeVariable: dynamo_patches/builtin_types.py"
+
+
 def test_a_name_that_torch_has_not_is_refused_before_anything_changes() -> None:
     class Torchs:
         here = len
 
     missing = Replace(Torchs, "gone", lambda original: original)
     patches = Patches((Patch("one", "A.", (Replace(Torchs, "here", lambda _: lambda: 1),)), Patch("two", "B.", (missing,))))
-    with pytest.raises(VersionError, match=re.escape(f"torch {torch.__version__} has no {missing}, which gradc's patch two")):
+    with pytest.raises(VersionError, match=re.escape(f"torch {torch.__version__} lacks:\n  {missing}: two")):
         patches.apply()
     assert Torchs.here is len
 

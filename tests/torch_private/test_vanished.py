@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gradc
 from gradc import torch_private
-from gradc.torch_private.patches import Replace
+from gradc.torch_private.patches import Place
 from gradc.torch_private.version import PINNED, TORCH
 from tests.torch_private.vanished import vanished
 
@@ -23,17 +23,17 @@ MAY_BE_GONE = {"_base_vt"}  # asked for with a default
 IS_PINNED = ".".join(map(str, TORCH)) == PINNED.rpartition(".")[0]
 
 
-def place_of(change: Replace) -> str:
+def place_of(change: Place) -> str:
     """Such as ``torch._dynamo.variables.base.VariableTracker.name``; "" for items of tables."""
     if isinstance(change.owner, type):
         return f"{change.owner.__module__}.{change.owner.__qualname__}.{change.name}"
     return f"{change.owner.__name__}.{change.name}" if hasattr(change.owner, "__name__") else ""
 
 
-def defining(change: Replace) -> Replace:
+def defining(change: Place) -> Place:
     """The same change of the class that its owner has the name from."""
     classes = change.owner.__mro__ if isinstance(change.owner, type) else ()
-    return Replace(next((kind for kind in classes if change.name in vars(kind)), change.owner), change.name, change.make)
+    return Place(next((kind for kind in classes if change.name in vars(kind)), change.owner), change.name)
 
 
 def is_gone(place: str) -> bool:
@@ -52,7 +52,7 @@ def words_of(source: str) -> Iterator[str]:
 
 def test_no_patch_is_for_the_pinned_version_alone() -> None:
     gradc.patches().undo()  # what is inherited stands in the class itself while it is replaced
-    changes = [change for patch in gradc.patches() for change in patch.changes if isinstance(change, Replace)]
+    changes = [change for patch in gradc.patches() for change in patch.changes if isinstance(change, Place)]
     places = {place_of(change) for each in changes for change in (each, defining(each))}
     gone = {place for place in places if is_gone(place)}
     assert gone <= set(WITH_ANOTHER_NAME), "say in torch_private/dynamo_names.py where it is in later versions"
@@ -70,7 +70,7 @@ def test_both_would_be_found() -> None:
     assert {"var_getattr", "CommonListMethodsVariable"} <= vanished().keys()
     assert is_gone(f"{VARIABLES}.lists.RangeVariable.sq_contains")
     assert not is_gone(f"{VARIABLES}.base.VariableTracker.call_method")
-    assert defining(Replace(OrderedDict, "pop", len)).owner is OrderedDict
-    assert defining(Replace(OrderedDict, "get", len)).owner is dict
+    assert defining(Place(OrderedDict, "pop")).owner is OrderedDict
+    assert defining(Place(OrderedDict, "get")).owner is dict
     source = "import torch\nfrom torch._dynamo import one\nself.two()\nReplace(Variable, 'three', make)"
     assert {"one", "two", "three"} <= set(words_of(source))

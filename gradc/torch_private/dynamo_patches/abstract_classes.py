@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 import types
 import typing
 import weakref
@@ -13,42 +12,33 @@ from typing import Any
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.builtin import BuiltinVariable
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after
 
 _REGISTRATIONS = "gradc_registrations"
 
 
-def guard_registered_classes(is_ours: IsOurs) -> Patch:
+def guard_registered_classes() -> Patch:
     """Guard what abstract classes say of others: asked again only where something was registered since, with any of them."""
-
-    def make_of_object(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_isinstance(self: Any, tx: Any, of: Any, against: Any) -> Any:
-            answer = original(self, tx, of, against)
-            if is_ours(tx.output.compiler_fn):
-                _guard(tx.output, of.python_type(), against.as_python_constant())
-            return answer
-
-        return call_isinstance
-
-    def make_of_class(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_issubclass(self: Any, tx: Any, of: Any, against: Any) -> Any:
-            answer = original(self, tx, of, against)
-            if is_ours(tx.output.compiler_fn) and of.is_python_constant() and against.is_python_constant():
-                _guard(tx.output, of.as_python_constant(), against.as_python_constant())
-            return answer
-
-        return call_issubclass
-
     return Patch(
         "guard_registered_classes",
         "Dynamo asks an abstract class while it traces which others are registered with it, and never again.",
         (
-            Replace(BuiltinVariable, "call_isinstance", make_of_object),
-            Replace(BuiltinVariable, "call_issubclass", make_of_class),
+            after(BuiltinVariable, "call_isinstance", _of_object),
+            after(BuiltinVariable, "call_issubclass", _of_class),
         ),
     )
+
+
+def _of_object(answer: Any, self: Any, tx: Any, arg: Any, isinstance_type_var: Any) -> Any:
+    _guard(tx.output, arg.python_type(), isinstance_type_var.as_python_constant())
+    return answer
+
+
+def _of_class(answer: Any, self: Any, tx: Any, left_ty: Any, right_ty: Any) -> Any:
+    if left_ty.is_python_constant() and right_ty.is_python_constant():
+        _guard(tx.output, left_ty.as_python_constant(), right_ty.as_python_constant())
+    return answer
 
 
 def _guard(output: Any, cls: type, against: Any) -> None:

@@ -27,9 +27,9 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_names import CACHES, FUNCTIONS, GETATTR, LOADS_ATTRIBUTES, ORDERED_DICT
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.dynamo_patches.written_namespaces import attributes_of, meet, meet_dictionary
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around, before
 
 _OF_PARTIALS = {*vars(functools.partial), *vars(object)} - {"__dict__"}
 _VALUES = ("vt", "im_func", "wrapper_obj", "fn", "value")  # where a variable keeps what it stands for
@@ -57,41 +57,37 @@ def ask_for_attributes_as_python_does() -> Patch:
         "ask_for_attributes_as_python_does",
         "Dynamo tells the attributes of a new partial, and those that a function had before the graph.",
         (
-            Replace(GetAttrBuiltinVariable, "_call_getattr", _make_inner),
-            Replace(GetAttrBuiltinVariable, "call_function", _make_outer),
-            *(Replace(module, name, _make_inner) for module, name in LOADS_ATTRIBUTES),
-            *(Replace(InstructionTranslatorBase, "_load_attr", _make_outer) for _ in LOADS_ATTRIBUTES),
-            Replace(BuiltinVariable, "has_constant_handler", _make_constant),
-            Replace(FunctoolsPartialVariable, GETATTR, _make_partial),
-            Replace(FunctoolsPartialVariable, "call_obj_hasattr", _make_partial),
-            *(Replace(kind, GETATTR, _make_asked) for kind in FUNCTIONS),
-            Replace(BuiltinVariable, "call_vars", _make_vars),
-            Replace(HasAttrBuiltinVariable, "call_function", _make_hasattr),
-            *(Replace(kind, "call_obj_hasattr", _make_wrapper) for kind in CACHES),
-            Replace(UserFunctionVariable, "bind_args", _make_call),
-            Replace(VariableBuilder, "_wrap", _make_wrap),
-            Replace(MemberDescriptorVariable, "tp_descr_get_impl", _make_slot),
-            Replace(ConstDictVariable, "reconstruct", _make_reconstruct),
+            around(GetAttrBuiltinVariable, "_call_getattr", _inner),
+            around(GetAttrBuiltinVariable, "call_function", _outer),
+            *(around(module, name, _inner) for module, name in LOADS_ATTRIBUTES),
+            *(around(InstructionTranslatorBase, "_load_attr", _outer) for _ in LOADS_ATTRIBUTES),
+            around(BuiltinVariable, "has_constant_handler", _constant),
+            before(FunctoolsPartialVariable, GETATTR, _partial),
+            before(FunctoolsPartialVariable, "call_obj_hasattr", _partial),
+            *(before(kind, GETATTR, _asked) for kind in FUNCTIONS),
+            before(BuiltinVariable, "call_vars", _vars),
+            before(HasAttrBuiltinVariable, "call_function", _hasattr),
+            *(around(kind, "call_obj_hasattr", _wrapper) for kind in CACHES),
+            before(UserFunctionVariable, "bind_args", _call),
+            after(VariableBuilder, "_wrap", _wrap),
+            around(MemberDescriptorVariable, "tp_descr_get_impl", _slot),
+            before(ConstDictVariable, "reconstruct", _reconstruct),
         ),
     )
 
 
-def _make_inner(original: Method) -> Method:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            tx, item, name = asked(*args)
-            _ask(tx, item, name)
-            result = original(*args, **kwargs)
-            if name == "keywords" and isinstance(item, FunctoolsPartialVariable) and is_compiling_for_gradc():
-                vars(tx.output).setdefault(_KEYWORDS, {})[id(result)] = result
-            return result
-        except Unsupported as end:
-            if _is_ours(end):
-                raise _Ended(end) from None
-            raise
-
-    return call
+def _inner(original: Method, *args: Any, **kwargs: Any) -> Any:
+    try:
+        tx, item, name = asked(*args)
+        _ask(tx, item, name)
+        result = original(*args, **kwargs)
+        if name == "keywords" and isinstance(item, FunctoolsPartialVariable):
+            vars(tx.output).setdefault(_KEYWORDS, {})[id(result)] = result
+        return result
+    except Unsupported as end:
+        if _is_ours(end):
+            raise _Ended(end) from None
+        raise
 
 
 def asked(first: Any, second: Any, third: Any, *_: Any) -> tuple[Any, Any, str]:
@@ -101,125 +97,71 @@ def asked(first: Any, second: Any, third: Any, *_: Any) -> tuple[Any, Any, str]:
     return second, third[0].realize(), third[1].as_python_constant() if third[1].is_python_constant() else ""
 
 
-def _make_outer(original: Method) -> Method:
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        except _Ended as ended:
-            raise ended.end from None
-
-    return call
+def _outer(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(self, *args, **kwargs)
+    except _Ended as ended:
+        raise ended.end from None
 
 
-def _make_constant(original: Method) -> Method:
+def _constant(original: Method, *args: Any, **kwargs: Any) -> bool:
     """Asked where a function of constants could not be traced, as ``d |= {...}`` of a dictionary of constants."""
-
-    @functools.wraps(original)
-    def has_constant_handler(*args: Any, **kwargs: Any) -> bool:
-        return not _is_ours(sys.exc_info()[1]) and original(*args, **kwargs)
-
-    return has_constant_handler
+    return not _is_ours(sys.exc_info()[1]) and original(*args, **kwargs)
 
 
 def _is_ours(error: BaseException | None) -> bool:
     return isinstance(error, Unsupported) and (error.gb_type or "").startswith(PREFIX)
 
 
-def _make_partial(original: Method) -> Method:
-    @functools.wraps(original)
-    def ask(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if self.source and is_compiling_for_gradc() and name not in _OF_PARTIALS:
-            end_graph("attribute of a partial", "Dynamo knows those alone that every partial has.", name)
-        return original(self, tx, name, *args, **kwargs)
-
-    return ask
+def _partial(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> None:
+    if self.source and name not in _OF_PARTIALS:
+        end_graph("attribute of a partial", "Dynamo knows those alone that every partial has.", name)
 
 
-def _make_asked(original: Method) -> Method:
-    @functools.wraps(original)
-    def ask(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        _ask(tx, self, name)
-        return original(self, tx, name, *args, **kwargs)
-
-    return ask
+def _asked(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> None:
+    _ask(tx, self, name)
 
 
-def _make_vars(original: Method) -> Method:
-    @functools.wraps(original)
-    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            _ask(tx, args[0].realize(), "__dict__")
-        return original(self, tx, *args, **kwargs)
-
-    return call
+def _vars(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    if args:
+        _ask(tx, args[0].realize(), "__dict__")
 
 
-def _make_hasattr(original: Method) -> Method:
-    @functools.wraps(original)
-    def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        if len(args) == 2 and args[1].is_python_constant():
-            _ask(tx, args[0].realize(), args[1].as_python_constant())
-        return original(self, tx, args, kwargs)
-
-    return call
+def _hasattr(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    if len(args) == 2 and args[1].is_python_constant():
+        _ask(tx, args[0].realize(), args[1].as_python_constant())
 
 
-def _make_wrapper(original: Method) -> Method:
+def _wrapper(original: Method, self: Any, tx: Any, name: str) -> Any:
     """Dynamo asks the function inside, as that in a ``functools.lru_cache``."""
-
-    @functools.wraps(original)
-    def ask(self: Any, tx: Any, name: str) -> Any:
-        if not self.source or not is_compiling_for_gradc():
-            return original(self, tx, name)
-        install_guard(self.source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
-        return ConstantVariable.create(hasattr(_value_of(self), name))
-
-    return ask
+    if not self.source:
+        return original(self, tx, name)
+    install_guard(self.source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
+    return ConstantVariable.create(hasattr(_value_of(self), name))
 
 
-def _make_call(original: Method) -> Method:
-    @functools.wraps(original)
-    def bind(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling_for_gradc() and (defaults := getattr(self.fn, "__kwdefaults__", None)):
-            meet(tx.output.side_effects, self, self.fn, defaults)
-        return original(self, tx, *args, **kwargs)
-
-    return bind
+def _call(self: Any, parent: Any, *args: Any, **kwargs: Any) -> None:
+    if defaults := getattr(self.fn, "__kwdefaults__", None):
+        meet(parent.output.side_effects, self, self.fn, defaults)
 
 
-def _make_wrap(original: Method) -> Method:
-    @functools.wraps(original)
-    def wrap(self: Any, value: Any) -> Any:
-        variable = original(self, value)
-        if isinstance(variable, FunctoolsPartialVariable) and is_compiling_for_gradc():
-            meet(self.tx.output.side_effects, variable, value, value.keywords)
-        return variable
-
-    return wrap
+def _wrap(variable: Any, self: Any, value: Any) -> Any:
+    if isinstance(variable, FunctoolsPartialVariable):
+        meet(self.tx.output.side_effects, variable, value, value.keywords)
+    return variable
 
 
-def _make_reconstruct(original: Method) -> Method:
-    @functools.wraps(original)
-    def reconstruct(self: Any, codegen: Any) -> None:
-        if is_compiling_for_gradc() and id(self) in vars(codegen.tx.output).get(_KEYWORDS, ()):
-            end_graph("keywords of a partial", "Behind a graph Dynamo has a copy of them, of a partial that is made within.")
-        original(self, codegen)
-
-    return reconstruct
+def _reconstruct(self: Any, codegen: Any) -> None:
+    if id(self) in vars(codegen.tx.output).get(_KEYWORDS, ()):
+        end_graph("keywords of a partial", "Behind a graph Dynamo has a copy of them, of a partial that is made within.")
 
 
-def _make_slot(original: Method) -> Method:
+def _slot(original: Method, self: Any, tx: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
     """``C.slot.__get__(obj)`` is ``obj.slot``."""
-
-    @functools.wraps(original)
-    def get(self: Any, tx: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        effects, name, obj = tx.output.side_effects, self.descriptor.__name__, obj.realize()
-        if is_compiling_for_gradc() and effects.has_pending_mutation_of_attr(obj, name):
-            return effects.load_attr(obj, name)
-        return original(self, tx, obj, *args, **kwargs)
-
-    return get
+    effects, name, obj = tx.output.side_effects, self.descriptor.__name__, obj.realize()
+    if effects.has_pending_mutation_of_attr(obj, name):
+        return effects.load_attr(obj, name)
+    return original(self, tx, obj, *args, **kwargs)
 
 
 def _value_of(item: Any) -> Any:
@@ -230,8 +172,6 @@ def _value_of(item: Any) -> Any:
 
 def _ask(tx: Any, item: Any, name: str) -> None:
     """An attribute of ``item`` is asked for: of what is no object to Dynamo, since those it tracks, the dictionary is met."""
-    if not is_compiling_for_gradc():
-        return
     value = _value_of(item)
     if isinstance(value, enum.Enum) and not item.source and name not in _OF_MEMBERS and not hasattr(type(value), name):
         end_graph("attribute of a member of an enum", "Of one that was looked up, Dynamo takes it for a constant.", name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,35 +10,31 @@ from torch._dynamo.variables.ctx_manager import AutocastModeVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.modes import autocast_nesting
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 
-def leave_broken_autocast_blocks_to_python(is_ours: IsOurs) -> Patch:
+def leave_broken_autocast_blocks_to_python() -> Patch:
     """Do not compile a function that opens autocast and breaks its graph inside: its own calls are compiled one by one.
 
     Whoever leaves the outermost block drops the copies of weights that autocast keeps. Eager makes one copy for both sides of
     the break, and adds up the gradients of the two in its type; Dynamo makes two.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
-            if reason.graph_break and is_ours(self.compiler_fn) and _drops_casts(tx):
-                end_graph(
-                    "graph break under autocast",
-                    f"autocast keeps copies of weights until its block ends; in it: {_kind(reason)}.",
-                    reason.reason,
-                    hints=["Open autocast around the compiled function."],
-                )
-            return original(self, tx, reason, *args, **kwargs)
-
-        return compile_subgraph
-
     return Patch(
         "leave_broken_autocast_blocks_to_python",
         "At a graph break Dynamo leaves autocast and enters it again: weights are cast anew, and gradients rounded otherwise.",
-        (Replace(OutputGraph, "compile_subgraph", make),),
+        (before(OutputGraph, "compile_subgraph", _compile_subgraph),),
     )
+
+
+def _compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> None:
+    if reason.graph_break and _drops_casts(tx):
+        end_graph(
+            "graph break under autocast",
+            f"autocast keeps copies of weights until its block ends; in it: {_kind(reason)}.",
+            reason.reason,
+            hints=["Open autocast around the compiled function."],
+        )
 
 
 def _kind(reason: Any) -> str:

@@ -11,7 +11,9 @@ import torch
 from torch._dynamo.convert_frame import CatchErrorsWrapper
 
 from gradc.torch_private.dynamo_patches.other_code import called, in_place_of, left_early
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _BACKWARD = torch.Tensor.backward.__code__
 _ARGUMENTS = ("self", "gradient", "retain_graph", "create_graph", "inputs")
@@ -19,22 +21,18 @@ _ARGUMENTS = ("self", "gradient", "retain_graph", "create_graph", "inputs")
 Run = Callable[[Any, Any, Any, Any, Any], bool]
 
 
-def ask_before_backward(is_ours: IsOurs, run: Run) -> Patch:
+def ask_before_backward(run: Run) -> Patch:
     """Where compiled code comes to ``Tensor.backward``, call ``run`` with its arguments; if that is true, all is done."""
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, frame: Any, *args: Any) -> Any:
-            if frame.f_code is _BACKWARD and is_ours(self):
-                return in_place_of(_BACKWARD, _asking_first(run), "Tensor.backward")
-            return original(self, frame, *args)
-
-        return call
+    def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
+        if frame.f_code is _BACKWARD:
+            return in_place_of(_BACKWARD, _asking_first(run), "Tensor.backward")
+        return original(self, frame, *args)
 
     return Patch(
         "ask_before_backward",
         "A backward pass is 10 us of Python before the engine begins, for cases that are not there where all is compiled.",
-        (Replace(CatchErrorsWrapper, "__call__", make),),
+        (around(CatchErrorsWrapper, "__call__", call, scope=is_frame_ours),),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -13,7 +12,9 @@ from torch._dynamo import convert_frame
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameReturn, input_codes
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 # As at the recompile limit: nothing inside is compiled either, or the time would go there. The next call asks again.
 _RUN_AS_IT_IS = ConvertFrameReturn(
@@ -36,40 +37,32 @@ def compile_within_budgets(purse_of: Callable[[Any], Purse | None]) -> Patch:
     """
     refused: weakref.WeakKeyDictionary[types.CodeType, tuple[Any, Purse]] = weakref.WeakKeyDictionary()
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile(code: types.CodeType, *args: Any, **kwargs: Any) -> Any:
-            compiler = args[4]
-            purse = purse_of(compiler)
-            if purse is None:
-                return original(code, *args, **kwargs)
-            if not purse.allows():
-                refused[code] = compiler, purse
+    def compile(original: Method, code: types.CodeType, *args: Any, **kwargs: Any) -> Any:
+        compiler = args[4]
+        purse = purse_of(compiler)
+        if purse is None:
+            return original(code, *args, **kwargs)
+        if not purse.allows():
+            refused[code] = compiler, purse
+            purse.refuse(code)
+            return _RUN_AS_IT_IS
+        with purse.spending():
+            return original(code, *args, **kwargs)
+
+    def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
+        code = frame.f_code
+        if code in refused and code in input_codes:  # empty after a reset
+            compiler, purse = refused[code]
+            if compiler is _backend_of(self) and not purse.allows():
                 purse.refuse(code)
                 return _RUN_AS_IT_IS
-            with purse.spending():
-                return original(code, *args, **kwargs)
-
-        return compile
-
-    def make_call(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, frame: Any, *args: Any) -> Any:
-            code = frame.f_code
-            if code in refused and code in input_codes:  # empty after a reset
-                compiler, purse = refused[code]
-                if compiler is _backend_of(self) and not purse.allows():
-                    purse.refuse(code)
-                    return _RUN_AS_IT_IS
-                del refused[code]
-            return original(self, frame, *args)
-
-        return call
+            del refused[code]
+        return original(self, frame, *args)
 
     return Patch(
         "compile_within_budgets",
         "Dynamo traces a function again after each graph break: where there are hundreds, a first step takes half a minute.",
-        (Replace(convert_frame, "_compile", make), Replace(CatchErrorsWrapper, "__call__", make_call)),
+        (around(convert_frame, "_compile", compile), around(CatchErrorsWrapper, "__call__", call, scope=is_frame_ours)),
     )
 
 

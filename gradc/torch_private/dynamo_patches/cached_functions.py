@@ -35,7 +35,8 @@ from torch._guards import CompileContext
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.hidden_tensors import reach_tensors
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(...))
 _CONSTANTS = (*_SCALARS, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
@@ -51,32 +52,28 @@ _PURE_MODULES = (math, operator, itertools)
 _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "LOAD_CLASSDEREF", "LOAD_BUILD_CLASS")
 
 
-def answer_from_caches(is_ours: IsOurs) -> Patch:
+def answer_from_caches() -> Patch:
     """See the module's docstring. What torch caches is a matter of torch's.
 
     A function that says it returns a bool or a str is called, too. One of a library that is known is traced through where its
     arguments are symbols: of these Python calculates at each call.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            cached = self.wrapper_obj
-            if not _is_cache_of_users(cached) or not is_ours(tx.output.compiler_fn):
-                return original(self, tx, args, kwargs)
-            variables = [value.realize() for value in [*self.self_args(), *args, *kwargs.values()]]
-            if _is_known(cached) and any(map(_is_symbolic, variables)):
-                return original(self, tx, args, kwargs)
-            known = _known(tx, self, variables, tuple(kwargs)) if all(map(_is_constant, variables)) else None
-            return known if known is not None else end_graph("functools.lru_cache", "A cache remembers, and counts.")
-
-        return call
-
     return Patch(
         "answer_from_caches",
         "Dynamo looks through caches: what is inside is called by each trace, and made anew by each graph.",
-        (Replace(WrapperUserFunctionVariable, "call_function", make),),
+        (around(WrapperUserFunctionVariable, "call_function", _call),),
     )
+
+
+def _call(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    cached = self.wrapper_obj
+    if not _is_cache_of_users(cached):
+        return original(self, tx, args, kwargs)
+    variables = [value.realize() for value in [*self.self_args(), *args, *kwargs.values()]]
+    if _is_known(cached) and any(map(_is_symbolic, variables)):
+        return original(self, tx, args, kwargs)
+    known = _known(tx, self, variables, tuple(kwargs)) if all(map(_is_constant, variables)) else None
+    return known if known is not None else end_graph("functools.lru_cache", "A cache remembers, and counts.")
 
 
 def _is_cache_of_users(function: Any) -> bool:

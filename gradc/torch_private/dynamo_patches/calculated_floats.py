@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,8 +9,8 @@ import torch.fx
 from torch._dynamo.variables.tensor import SymNodeVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 
 def leave_calculated_floats_to_python() -> Patch:
@@ -19,25 +18,20 @@ def leave_calculated_floats_to_python() -> Patch:
 
     A first operation, on ints, rounds as Python's does.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def init(self: Any, proxy: Any, sym_num: Any, **kwargs: Any) -> None:
-            if is_compiling_for_gradc() and isinstance(sym_num, torch.SymFloat) and _is_calculated_from_floats(proxy.node):
-                end_graph(
-                    "float calculated from a number that changes",
-                    "gradc leaves to Python what it calculates step by step: it rounds at each.",
-                    proxy,
-                )
-            original(self, proxy, sym_num, **kwargs)
-
-        return init
-
     return Patch(
         "leave_calculated_floats_to_python",
         "Dynamo simplifies what several operations make of a symbol, and rounds otherwise.",
-        (Replace(SymNodeVariable, "__init__", make),),
+        (before(SymNodeVariable, "__init__", _init),),
     )
+
+
+def _init(self: Any, proxy: Any, sym_num: Any, **kwargs: Any) -> None:
+    if isinstance(sym_num, torch.SymFloat) and _is_calculated_from_floats(proxy.node):
+        end_graph(
+            "float calculated from a number that changes",
+            "gradc leaves to Python what it calculates step by step: it rounds at each.",
+            proxy,
+        )
 
 
 def _is_calculated_from_floats(node: torch.fx.Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -13,8 +12,8 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource, DictGetItemSource, NNModuleSource
 from torch.nn.modules import module as nn_module
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace, SkipFiles
+from gradc.torch_private.patches import Method, Patch, SkipFiles
+from gradc.torch_private.weaver import around
 
 AskForHooks = Callable[[Sequence[dict[Any, Any]]], Callable[[object], bool]]
 
@@ -26,26 +25,22 @@ _GLOBAL_HOOKS = (
 )
 
 
-def call_natively(is_ours: IsOurs) -> Patch:
+def call_natively() -> Patch:
     """Let Dynamo's bytecode call a native region itself, where it would put a function around it that stops tracing.
 
     There is nothing to trace in a builtin function: what it calls in Python when in doubt is still wrapped.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def install(self: Any, name: str, value: Any) -> None:
-            inner = getattr(value, "_torchdynamo_orig_callable", None)
-            is_region = getattr(inner, "__name__", "") == "gradc_region" and is_ours(self.compiler_fn)
-            original(self, name, inner if is_region else value)
-
-        return install
-
     return Patch(
         "call_natively",
         "A function in Python around each native region would cost more than the rest of a small call.",
-        (Replace(OutputGraph, "install_global_unsafe", make),),
+        (around(OutputGraph, "install_global_unsafe", _install),),
     )
+
+
+def _install(original: Method, self: Any, name: str, value: Any) -> None:
+    inner = getattr(value, "_torchdynamo_orig_callable", None)
+    is_region = getattr(inner, "__name__", "") == "gradc_region"
+    original(self, name, inner if is_region else value)
 
 
 def guard_module_hooks(make_guard: Callable[[], Any], ask_for_hooks: AskForHooks) -> Patch:
@@ -56,29 +51,23 @@ def guard_module_hooks(make_guard: Callable[[], Any], ask_for_hooks: AskForHooks
     dictionary. ``ask_for_hooks`` makes what tells whether some of the given dictionaries hold hooks just if some do now.
     """
 
-    def make(of_each: Method) -> Method:
-        @functools.wraps(of_each)
-        def of_all(builder: Any, guard: Any) -> None:
-            if not is_compiling_for_gradc():
-                return of_each(builder, guard)
-            _guard_global_hooks(builder, guard, ask_for_hooks)
-            found = _path_of_hooks(guard.originating_source)
-            guards = builder.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
-            if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
-                return of_each(builder, guard)
-            root, path, attribute = found
-            of_module.add(path, attribute)
-            if root.name not in guards:
-                guards[root.name] = of_module
-                manager = builder.get_guard_manager_from_source(root)
-                manager.add_lambda_guard(of_module.ask, [f"no hooks on the modules of {root.name}"], guard.user_stack)
-
-        return of_all
+    def of_all(original: Method, self: Any, guard: Any) -> None:
+        _guard_global_hooks(self, guard, ask_for_hooks)
+        found = _path_of_hooks(guard.originating_source)
+        guards = self.__dict__.setdefault("gradc_hook_guards", {}) if found else {}
+        if found is None or (of_module := guards.get(found[0].name) or make_guard()) is None:
+            return original(self, guard)
+        root, path, attribute = found
+        of_module.add(path, attribute)
+        if root.name not in guards:
+            guards[root.name] = of_module
+            manager = self.get_guard_manager_from_source(root)
+            manager.add_lambda_guard(of_module.ask, [f"no hooks on the modules of {root.name}"], guard.user_stack)
 
     return Patch(
         "guard_module_hooks",
         "Dynamo's guards against hooks look up each dictionary by its path, which costs more than the rest of a small call.",
-        (Replace(GuardBuilder, "EMPTY_NN_MODULE_HOOKS_DICT", make),),
+        (around(GuardBuilder, "EMPTY_NN_MODULE_HOOKS_DICT", of_all),),
     )
 
 

@@ -7,7 +7,6 @@ what Python calculates is written down call by call, ops are given the number, a
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import re
@@ -30,7 +29,8 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import Guard
 
 from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 TakesFloats = Callable[[Any, Sequence[Any], Mapping[str, Any], Callable[[Any], bool], Callable[[Any], bool]], bool]
 
@@ -91,60 +91,48 @@ class FloatVariable(OpaqueVariable):
         codegen.extend_output(create_call_function(len(self.operands), False))
 
 
-def take_changing_floats(is_ours: IsOurs, takes_floats: TakesFloats) -> Patch:
+def take_changing_floats(takes_floats: TakesFloats) -> Patch:
     """Make a float an input of the graph once it was another in a call before. Until it changes, it is a constant, and guarded.
 
     ``takes_floats`` tells of a call whether the floats among its arguments may be inputs.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(self: Any, value: float) -> Any:
-            if not is_ours(self.tx.output.compiler_fn) or is_constant_source(self.get_source()):
-                return original(self, value)
-            if _has_changed(self, value):
-                return _input(self, value)
-            if value == 0:  # Dynamo takes 0.0 for -0.0
-                install_guard(self.get_source().make_guard(_same_sign))
+    def wrap(original: Method, self: Any, value: float) -> Any:
+        if is_constant_source(self.get_source()):
             return original(self, value)
+        if _has_changed(self, value):
+            return _input(self, value)
+        if value == 0:  # Dynamo takes 0.0 for -0.0
+            install_guard(self.get_source().make_guard(_same_sign))
+        return original(self, value)
 
-        return wrap
+    def call(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        function = self.fn if isinstance(self, BuiltinVariable) else self.value
+        if kwargs or not _takes_numbers(function):
+            return original(self, tx, args, kwargs)
+        args = [arg.realize() for arg in args]
+        made = _calculated(tx, function, args)
+        if made is None:
+            return original(self, tx, _as_symbols(args), kwargs)
+        if not any(type(arg) is FloatVariable for arg in args):
+            made.symbolic = original(self, tx, args, kwargs)
+        return made
 
-    def make_call(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            function = self.fn if isinstance(self, BuiltinVariable) else self.value
-            if kwargs or not _takes_numbers(function) or not is_ours(tx.output.compiler_fn):
-                return original(self, tx, args, kwargs)
-            args = [arg.realize() for arg in args]
-            made = _calculated(tx, function, args)
-            if made is None:
-                return original(self, tx, _as_symbols(args), kwargs)
-            if not any(type(arg) is FloatVariable for arg in args):
-                made.symbolic = original(self, tx, args, kwargs)
-            return made
-
-        return call
-
-    def make_proxy(original: Method) -> Method:
-        @functools.wraps(original)
-        def create(self: Any, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
-            is_op = kind in ("call_function", "call_method", "call_module") and named.get("type_expr") is not float
-            if is_op and not takes_floats(target, args, kwargs, _is_float, _is_tensor):
-                what = f"an argument of {getattr(target, '__name__', target)}"
-                args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda arg: _symbol_for(arg, what))
-            return original(self, kind, target, args, kwargs, *more, **named)
-
-        return create
+    def proxy(original: Method, self: Any, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
+        is_op = kind in ("call_function", "call_method", "call_module") and named.get("type_expr") is not float
+        if is_op and not takes_floats(target, args, kwargs, _is_float, _is_tensor):
+            what = f"an argument of {getattr(target, '__name__', target)}"
+            args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda arg: _symbol_for(arg, what))
+        return original(self, kind, target, args, kwargs, *more, **named)
 
     return Patch(
         "take_changing_floats",
         "Dynamo calculates with symbols where Python rounds at each step, and has no value for what an op is given.",
         (
-            Replace(VariableBuilder, "wrap_symfloat", make),
-            Replace(BuiltinVariable, "call_function", make_call),
-            Replace(TorchInGraphFunctionVariable, "call_function", make_call),
-            Replace(SubgraphTracer, "create_proxy", make_proxy),
+            around(VariableBuilder, "wrap_symfloat", wrap),
+            around(BuiltinVariable, "call_function", call),
+            around(TorchInGraphFunctionVariable, "call_function", call),
+            around(SubgraphTracer, "create_proxy", proxy),
         ),
     )
 

@@ -7,7 +7,6 @@ compiled anew, up to Dynamo's limit, behind which all of it runs eagerly.
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from typing import Any
@@ -22,7 +21,8 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 # What each int of a module was when a graph was made for it; None once it was another.
 _seen: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, int | None]] = weakref.WeakKeyDictionary()
@@ -37,39 +37,32 @@ _WITHOUT_SYMBOL = {
 }
 
 
-def take_changing_integers(is_ours: IsOurs) -> Patch:
+def take_changing_integers() -> Patch:
     """Make an int of a module an input of the graph once it was another when a graph was made before, of the same module."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(self: Any, value: Any) -> Any:
-            if type(value) is int and is_ours(self.tx.output.compiler_fn) and _has_changed(self, value):
-                return self.wrap_symint(value, dynamism=DimDynamic.DYNAMIC)
-            return original(self, value)
-
-        return wrap
-
-    def make_symbol(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(self: Any, value: int, *args: Any, **kwargs: Any) -> Any:
-            if not is_ours(self.tx.output.compiler_fn) or is_constant_source(self.source):
-                return original(self, value, *args, **kwargs)
-            if not _fits(value):
-                self.install_guards(GuardBuilder.CONSTANT_MATCH)
-                return ConstantVariable.create(value=value, source=self.source)
-            made = original(self, value, *args, **kwargs)
-            if isinstance(made, SymNodeVariable):
-                install_guard(self.source.make_guard(_guard_size))
-            return made
-
-        return wrap
-
     return Patch(
         "take_changing_integers",
         "Dynamo takes the ints of modules for constants: a count of steps is compiled eight times, and then no more. And it "
         "makes a symbol, which has 64 bits, of integers that have more.",
-        (Replace(VariableBuilder, "wrap_literal", make), Replace(VariableBuilder, "wrap_symint", make_symbol)),
+        (around(VariableBuilder, "wrap_literal", _wrap), around(VariableBuilder, "wrap_symint", _symbol)),
     )
+
+
+def _wrap(original: Method, self: Any, value: Any) -> Any:
+    if type(value) is int and _has_changed(self, value):
+        return self.wrap_symint(value, dynamism=DimDynamic.DYNAMIC)
+    return original(self, value)
+
+
+def _symbol(original: Method, self: Any, value: int, *args: Any, **kwargs: Any) -> Any:
+    if is_constant_source(self.source):
+        return original(self, value, *args, **kwargs)
+    if not _fits(value):
+        self.install_guards(GuardBuilder.CONSTANT_MATCH)
+        return ConstantVariable.create(value=value, source=self.source)
+    made = original(self, value, *args, **kwargs)
+    if isinstance(made, SymNodeVariable):
+        install_guard(self.source.make_guard(_guard_size))
+    return made
 
 
 def _fits(value: int) -> bool:
@@ -80,24 +73,19 @@ def _guard_size(builder: Any, guard: Any) -> None:
     builder.get_guard_manager(guard).add_lambda_guard(_fits, [f"{guard.name} has 64 bits"], guard.user_stack)
 
 
-def calculate_with_integers_in_python(is_ours: IsOurs) -> Patch:
+def calculate_with_integers_in_python() -> Patch:
     """End the graph at such a function. Under ``fullgraph=True`` the integer is taken for a constant, as Dynamo does."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            is_calculated = self.value in _WITHOUT_SYMBOL and any(isinstance(x.realize(), SymNodeVariable) for x in args)
-            if is_calculated and not tx.one_graph and is_ours(tx.output.compiler_fn):
-                end_graph(_NAME, _WHY, f"math.{self.value.__name__}")
-            return original(self, tx, args, kwargs)
-
-        return call
-
     return Patch(
         "calculate_with_integers_in_python",
         "A function of math of a step's number was compiled anew at each step, up to Dynamo's limit.",
-        (Replace(TorchInGraphFunctionVariable, "call_function", make),),
+        (before(TorchInGraphFunctionVariable, "call_function", _call),),
     )
+
+
+def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    is_calculated = self.value in _WITHOUT_SYMBOL and any(isinstance(x.realize(), SymNodeVariable) for x in args)
+    if is_calculated and not tx.one_graph:
+        end_graph(_NAME, _WHY, f"math.{self.value.__name__}")
 
 
 def _has_changed(builder: Any, value: int) -> bool:

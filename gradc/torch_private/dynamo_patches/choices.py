@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 from typing import Any
 
@@ -19,64 +18,46 @@ from torch._dynamo.variables.user_defined import (
 
 from gradc.torch_private.dynamo_names import ANY_SET, CONTAINS, CONTAINS_ASKERS, KEYS_ARE_EQUAL
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 # What looks for a tensor by its hash, which is its identity's, and compares it with none.
 _DICTIONARIES = (ConstDictVariable, DictKeysVariable, MappingProxyVariable, UserDefinedDictVariable)
 _HASHING = (*_DICTIONARIES, ANY_SET, UserDefinedSetVariable)
 
 
-def let_python_choose(is_ours: IsOurs) -> Patch:
+def let_python_choose() -> Patch:
     """End the graph where Python compares tensors to choose one of them, or asks objects which of them are equal."""
-
-    def make_extremum(original: Method) -> Method:
-        @functools.wraps(original)
-        def extremum(self: Any, tx: Any, a: Any, b: Any) -> Any:
-            if self.tensor_args(a, b) and is_ours(tx.output.compiler_fn):
-                end_graph(f"{self.fn.__name__} of tensors", "Python returns one of them; torch's would share a gradient out.")
-            return original(self, tx, a, b)
-
-        return extremum
-
-    def make_contains(original: Method) -> Method:
-        @functools.wraps(original)
-        def contains(tx: Any, container: Any, item: Any) -> Any:
-            is_compared = item.is_tensor() and not container.is_tensor() and not isinstance(container.realize(), _HASHING)
-            if is_compared and is_ours(tx.output.compiler_fn):
-                end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
-            return original(tx, container, item)
-
-        return contains
-
-    def make_equal(original: Method) -> Method:
-        @functools.wraps(original)
-        def is_equal(self: Any, other: Any) -> bool:
-            if is_compiling_for_gradc() and _asks_its_class(self, other):
-                end_graph("equality of objects in a dictionary", "Their class says which are equal.")
-            return original(self, other)
-
-        return is_equal
-
-    def make_hash(original: Method) -> Method:
-        @functools.wraps(original)
-        def hash_of(self: Any, tx: Any) -> Any:
-            if is_ours(tx.output.compiler_fn) and not _is_hash_of_all_fields(self.python_type()):
-                end_graph("hash of a dataclass", "Its class says which fields count, or how it is calculated.")
-            return original(self, tx)
-
-        return hash_of
-
     return Patch(
         "let_python_choose",
         "For max and min of tensors Dynamo takes torch's: other ties and NaN. Objects it finds by identity, or all fields.",
         (
-            Replace(BuiltinVariable, "_call_min_max_binary", make_extremum),
-            *(Replace(asker, CONTAINS, make_contains) for asker in CONTAINS_ASKERS),
-            Replace(*KEYS_ARE_EQUAL, make_equal),
-            Replace(FrozenDataClassVariable, "hash_impl", make_hash),
+            before(BuiltinVariable, "_call_min_max_binary", _extremum),
+            *(before(asker, CONTAINS, _contains) for asker in CONTAINS_ASKERS),
+            before(*KEYS_ARE_EQUAL, _equal),
+            before(FrozenDataClassVariable, "hash_impl", _hash),
         ),
     )
+
+
+def _extremum(self: Any, tx: Any, a: Any, b: Any) -> None:
+    if self.tensor_args(a, b):
+        end_graph(f"{self.fn.__name__} of tensors", "Python returns one of them; torch's would share a gradient out.")
+
+
+def _contains(tx: Any, obj: Any, item: Any) -> None:
+    if item.is_tensor() and not obj.is_tensor() and not isinstance(obj.realize(), _HASHING):
+        end_graph("a tensor in a container", "Python asks whether it is one of them, and then whether it equals one.")
+
+
+def _equal(self: Any, other: Any) -> None:
+    if _asks_its_class(self, other):
+        end_graph("equality of objects in a dictionary", "Their class says which are equal.")
+
+
+def _hash(self: Any, tx: Any) -> None:
+    if not _is_hash_of_all_fields(self.python_type()):
+        end_graph("hash of a dataclass", "Its class says which fields count, or how it is calculated.")
 
 
 def _asks_its_class(one: Any, other: Any) -> bool:

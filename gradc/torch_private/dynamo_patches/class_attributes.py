@@ -23,13 +23,14 @@ from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserD
 
 from gradc.torch_private.classes import Compare, Held, Written, is_mutable
 from gradc.torch_private.dynamo_names import SLOTS_OF_CLASSES
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after, around, before
 
 MakeGuard = Callable[[Callable[[type], list[types.FunctionType] | None]], Any]
 
 _DEFINITIONS = "gradc_definitions"
+_known_slots: dict[Any, Any] = {}
 _OF_MODULES = ("forward", "_call_impl")  # which Dynamo looks up without going through the code that does
 
 
@@ -40,65 +41,41 @@ def guard_class_attributes(make_guard: MakeGuard) -> Patch:
     functions that are new there. Classes are given to its ``add``, functions to ``add_function``. Where that is None, all are
     looked at in each call.
     """
-
     return Patch(
         "guard_class_attributes",
         "A method that is replaced, and an attribute that a nearer class overrides, are no longer what Dynamo found.",
         (
-            Replace(OutputGraph, "init_ambient_guards", noting(_DEFINITIONS, lambda graph: Definitions(graph, make_guard))),
-            Replace(UserDefinedObjectVariable, "__init__", _make_object),
-            Replace(UserDefinedClassVariable, "__init__", _make_class),
-            Replace(UserDefinedObjectVariable, "lookup_class_mro_attr", _make_look_up),
-            *(Replace(module, name, _make_slots) for module, name in SLOTS_OF_CLASSES),
+            after(OutputGraph, "init_ambient_guards", noting(_DEFINITIONS, lambda graph: Definitions(graph, make_guard))),
+            after(UserDefinedObjectVariable, "__init__", _object),
+            after(UserDefinedClassVariable, "__init__", _class),
+            before(UserDefinedObjectVariable, "lookup_class_mro_attr", _look_up),
+            *(around(module, name, _slots) for module, name in SLOTS_OF_CLASSES),
         ),
     )
 
 
-def _make_object(original: Method) -> Method:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        is_of_dynamo = isinstance(self.value, torch.fx.GraphModule) and not self.source  # a branch of torch.cond
-        if not is_of_dynamo and (definitions := definitions_now()) is not None:
-            definitions.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
-
-    return init
+def _object(_: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    is_of_dynamo = isinstance(self.value, torch.fx.GraphModule) and not self.source  # a branch of torch.cond
+    if not is_of_dynamo and (definitions := definitions_now()) is not None:
+        definitions.meet(type(self.value), Compare.CODE if self.source else Compare.FUNCTION)
 
 
-def _make_class(original: Method) -> Method:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if isinstance(self.value, type) and (definitions := definitions_now()) is not None:
-            definitions.meet(self.value)
-
-    return init
+def _class(_: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(self.value, type) and (definitions := definitions_now()) is not None:
+        definitions.meet(self.value)
 
 
-def _make_look_up(original: Method) -> Method:
-    @functools.wraps(original)
-    def look_up(self: Any, name: str) -> Any:
-        if (definitions := definitions_now()) is not None:
-            definitions.names.add(name)
-        return original(self, name)
-
-    return look_up
+def _look_up(self: Any, name: str) -> None:
+    if (definitions := definitions_now()) is not None:
+        definitions.names.add(name)
 
 
-def _make_slots(original: Any) -> Method:
+def _slots(original: Any, _cls: type) -> Any:
     """What follows from which special methods a class has: as it is now, not as it was when Dynamo first met it."""
-    known: dict[tuple[int, ...], Any] = {}
-
-    @functools.wraps(original)
-    def slots_of(cls: type) -> Any:
-        if not is_compiling_for_gradc():
-            return original(cls)
-        slots = object_protocol.get_type_slots(cls)
-        if slots not in known:
-            known[slots] = original.__wrapped__(cls)
-        return known[slots]
-
-    return slots_of
+    slots = original, object_protocol.get_type_slots(_cls)
+    if slots not in _known_slots:
+        _known_slots[slots] = original.__wrapped__(_cls)
+    return _known_slots[slots]
 
 
 def definitions_now() -> Definitions | None:

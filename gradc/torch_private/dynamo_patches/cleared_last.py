@@ -8,7 +8,6 @@ The graph of the loss ends at ``backward`` anyway. Between the two calls nothing
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,8 @@ from gradc.torch_private.dynamo_patches.autocast_blocks import open_blocks
 from gradc.torch_private.dynamo_patches.cleared_first import call_of_zero_grad, is_read
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _WAITING = "gradc_zero_grad"  # of Dynamo's output
 
@@ -49,27 +49,23 @@ def is_cleared_last(
     return True
 
 
-def clear_behind_graphs(is_ours: IsOurs) -> Patch:
+def clear_behind_graphs() -> Patch:
     """See the module's docstring."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_subgraph(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            waiting = getattr(self, _WAITING, None) if is_ours(self.compiler_fn) else None
-            if waiting is not None and tx.current_instruction is not waiting.backward:
-                end_graph("zero_grad of an optimizer", "The graph did not end at the backward() behind it.")
-            metadata = original(self, tx, *args, **kwargs)
-            if waiting is not None:
-                self.add_output_instructions(waiting.code)
-            return metadata
-
-        return compile_subgraph
-
     return Patch(
         "clear_behind_graphs",
         "A graph that ends at zero_grad is not the one whose loss goes straight to backward.",
-        (Replace(OutputGraph, "compile_subgraph", make),),
+        (around(OutputGraph, "compile_subgraph", _compile_subgraph),),
     )
+
+
+def _compile_subgraph(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    waiting = getattr(self, _WAITING, None)
+    if waiting is not None and tx.current_instruction is not waiting.backward:
+        end_graph("zero_grad of an optimizer", "The graph did not end at the backward() behind it.")
+    metadata = original(self, tx, *args, **kwargs)
+    if waiting is not None:
+        self.add_output_instructions(waiting.code)
+    return metadata
 
 
 def _backward_behind(tx: Any) -> Any:

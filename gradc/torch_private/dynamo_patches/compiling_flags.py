@@ -7,10 +7,8 @@ Libraries take another way where they are told that they are compiled: one that 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ from torch._dynamo.variables import SkipFunctionVariable, VariableTracker
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch.nn.modules import activation
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, instead
 
 _QUESTIONS = (
     torch.compiler.is_compiling,
@@ -60,72 +58,55 @@ def advice_for(advice: str) -> str:
     return f"{advice}\n  {told}" if advice else told
 
 
-def answer_as_in_eager(is_ours: IsOurs) -> Patch:
+def answer_as_in_eager() -> Patch:
     """Tell code that asks whether it is compiled, traced or exported that it is not.
 
     Dynamo answers while it traces; what it runs while it compiles, and every other thread meanwhile, asks a global flag: that
     is not raised for gradc. Not told are torch's own operators that take functions, such as ``torch.cond``.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def answer(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            is_told = is_ours(tx.output.compiler_fn) and not _is_operator(tx.f_code)
-            if not is_told:
-                return original(self, tx, *args, **kwargs)
-            if not tx.f_code.co_filename.startswith(_OF_TORCH):
-                _asked.where = f"File: {tx.f_code.co_filename}:{tx.current_instruction.positions.lineno} in {tx.f_code.co_name}"
-            return VariableTracker.build(tx, False)
-
-        return answer
-
-    def make_capturing(original: Method | None) -> Method:
-        def is_capturing(self: Any, tx: Any) -> Any:
-            """What it answers now, and a guard; a build of torch without such devices raises."""
-            if not is_ours(tx.output.compiler_fn):
-                return original(self, tx) if original is not None else None
-            try:
-                answer = self.value()
-            except RuntimeError as error:
-                raise_observed_exception(RuntimeError, tx, args=list(error.args))
-            if self.source is None:
-                return None
-            install_guard(CallFunctionNoArgsSource(self.source).make_guard(GuardBuilder.EQUALS_MATCH))
-            return VariableTracker.build(tx, answer)
-
-        return is_capturing
-
-    def make_skipped(original: Method) -> Method:
-        """Dynamo has a rule for CUDA's question; XPU's is a function that it does not call."""
-
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            is_asked = self.value is torch.xpu.is_current_stream_capturing and is_ours(tx.output.compiler_fn)
-            answer = make_capturing(None)(self, tx) if is_asked else None
-            return original(self, tx, *args, **kwargs) if answer is None else answer
-
-        return call
-
-    def make_session(original: Method) -> Method:
-        @functools.wraps(original)
-        @contextlib.contextmanager
-        def session() -> Iterator[None]:
-            with contextlib.nullcontext() if is_compiling_for_gradc() else original():
-                yield
-
-        return session
-
     handlers = TorchInGraphFunctionVariable._get_handlers()
     return Patch(
         "answer_as_in_eager",
         "Told that they are compiled, libraries take another way than in eager, and round otherwise.",
         (
-            *(Replace(handlers, question, make) for question in _QUESTIONS),
-            Replace(handlers, torch.cuda.is_current_stream_capturing, make_capturing, may_be_missing=True),
-            Replace(SkipFunctionVariable, "call_function", make_skipped),
-            Replace(torch.compiler, "_compile_session_context", make_session),
+            *(around(handlers, question, _answer) for question in _QUESTIONS),
+            instead(handlers, torch.cuda.is_current_stream_capturing, _capturing, may_be_missing=True),
+            around(SkipFunctionVariable, "call_function", _skipped),
+            instead(torch.compiler, "_compile_session_context", _no_session),
         ),
     )
+
+
+def _answer(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_operator(tx.f_code):
+        return original(self, tx, *args, **kwargs)
+    if not tx.f_code.co_filename.startswith(_OF_TORCH):
+        _asked.where = f"File: {tx.f_code.co_filename}:{tx.current_instruction.positions.lineno} in {tx.f_code.co_name}"
+    return VariableTracker.build(tx, False)
+
+
+def _capturing(self: Any, tx: Any) -> Any:
+    """What it answers now, and a guard; a build of torch without such devices raises."""
+    try:
+        answer = self.value()
+    except RuntimeError as error:
+        raise_observed_exception(RuntimeError, tx, args=list(error.args))
+    if self.source is None:
+        return None
+    install_guard(CallFunctionNoArgsSource(self.source).make_guard(GuardBuilder.EQUALS_MATCH))
+    return VariableTracker.build(tx, answer)
+
+
+def _skipped(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    """Dynamo has a rule for CUDA's question; XPU's is a function that it does not call."""
+    is_asked = self.value is torch.xpu.is_current_stream_capturing
+    answer = _capturing(self, tx) if is_asked else None
+    return original(self, tx, *args, **kwargs) if answer is None else answer
+
+
+def _no_session() -> contextlib.nullcontext[None]:
+    return contextlib.nullcontext()
 
 
 def _is_operator(code: Any) -> bool:

@@ -6,7 +6,6 @@ Dynamo asks no metaclass, and drops such arguments.
 from __future__ import annotations
 
 import enum
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,56 +16,43 @@ from torch._dynamo.variables.misc import SuperVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 
-def make_objects_as_python_does(is_ours: IsOurs) -> Patch:
+def make_objects_as_python_does() -> Patch:
     """End the graph where a metaclass has a say; let Python itself object to arguments: it does so before it makes anything."""
-
-    def make_class(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if is_ours(tx.output.compiler_fn):
-                if _is_made_by_metaclass(self.value):
-                    end_graph("metaclass with a __call__", "What it makes of a call is not traced.", self.value)
-                if (args or kwargs) and self.value.__new__ is object.__new__:
-                    _ask(tx, object.__new__, self.value)
-            return original(self, tx, args, kwargs)
-
-        return call
-
-    def make_super(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name in ("__init__", "__new__") and is_ours(tx.output.compiler_fn):
-                function, _ = self._resolved_getattr_and_source(tx, name)
-                if function is object.__init__ and (args or kwargs):
-                    _ask(tx, object.__init__, self.objvar.value)
-                if function is object.__new__ and (args[1:] or kwargs):
-                    _ask(tx, object.__new__, args[0].value)
-            return original(self, tx, name, args, kwargs)
-
-        return call
-
-    def make_object(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            is_objects = self.fn is object and name in ("__init__", "__new__") and (args[1:] or (args and kwargs))
-            if is_objects and is_ours(tx.output.compiler_fn) and hasattr(args[0], "value"):
-                _ask(tx, getattr(object, name), args[0].value)
-            return original(self, tx, name, args, kwargs)
-
-        return call
-
     return Patch(
         "make_objects_as_python_does",
         "Dynamo makes objects past their metaclasses, and of classes that take no arguments whatever these are given.",
         (
-            Replace(UserDefinedClassVariable, "call_function", make_class),
-            Replace(SuperVariable, "call_method", make_super),
-            Replace(BuiltinVariable, "call_method", make_object),
+            before(UserDefinedClassVariable, "call_function", _class),
+            before(SuperVariable, "call_method", _super),
+            before(BuiltinVariable, "call_method", _object),
         ),
     )
+
+
+def _class(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    if _is_made_by_metaclass(self.value):
+        end_graph("metaclass with a __call__", "What it makes of a call is not traced.", self.value)
+    if (args or kwargs) and self.value.__new__ is object.__new__:
+        _ask(tx, object.__new__, self.value)
+
+
+def _super(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> None:
+    if name in ("__init__", "__new__"):
+        function, _ = self._resolved_getattr_and_source(tx, name)
+        if function is object.__init__ and (args or kwargs):
+            _ask(tx, object.__init__, self.objvar.value)
+        if function is object.__new__ and (args[1:] or kwargs):
+            _ask(tx, object.__new__, args[0].value)
+
+
+def _object(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> None:
+    is_objects = self.fn is object and name in ("__init__", "__new__") and (args[1:] or (args and kwargs))
+    if is_objects and hasattr(args[0], "value"):
+        _ask(tx, getattr(object, name), args[0].value)
 
 
 def _is_made_by_metaclass(cls: type) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import functools
 from typing import Any
 
 from torch import nn
@@ -11,31 +10,27 @@ from torch._dynamo.polyfills.copy import reduce_ex_user_defined_object
 
 from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 _REDUCE = reduce_ex_user_defined_object.__torch_dynamo_polyfill__  # type: ignore[attr-defined]
 _SAY = ("__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 
-def copy_objects_as_python_does(is_ours: IsOurs) -> Patch:
+def copy_objects_as_python_does() -> Patch:
     """End the graph at ``__reduce_ex__`` of an object of which ``__dict__`` does not tell all."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.fn is _REDUCE and is_ours(tx.output.compiler_fn):
-                copied = self.self_args()[0] if self.self_args() else args[0]
-                if not _is_told_by_attributes(copied.python_type()):
-                    end_graph("copy of an object", "Its class says what is copied, or it has items or slots.", copied)
-            return original(self, tx, args, kwargs)
-
-        return call
-
     return Patch(
         "copy_objects_as_python_does",
         "Dynamo copies attributes alone: no items of a list or dictionary, no slots, and nothing that methods give for a copy.",
-        tuple(Replace(kind, "call_function", make) for kind in FUNCTIONS),
+        tuple(before(kind, "call_function", _call) for kind in FUNCTIONS),
     )
+
+
+def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    if self.fn is _REDUCE:
+        copied = self.self_args()[0] if self.self_args() else args[0]
+        if not _is_told_by_attributes(copied.python_type()):
+            end_graph("copy of an object", "Its class says what is copied, or it has items or slots.", copied)
 
 
 def _is_told_by_attributes(cls: type) -> bool:

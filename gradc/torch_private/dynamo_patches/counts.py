@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 import warnings
@@ -11,8 +10,8 @@ from typing import Any
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.variables import builder
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, instead
 
 PICKLING_WARNS = (3, 12) <= sys.version_info < (3, 14)
 
@@ -22,32 +21,21 @@ def read_counts_without_warnings() -> Patch:
 
     Others are not followed, so no guard is for them.
     """
-
-    def make_read(original: Method) -> Method:
-        @functools.wraps(original)
-        def read(count: Any) -> Any:
-            if not is_compiling_for_gradc():
-                return original(count)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                return original(count)
-
-        return read
-
-    def make_match(original: Method) -> Method:
-        @functools.wraps(original)
-        def match(self: Any, guard: Any) -> None:
-            if not is_compiling_for_gradc():
-                return original(self, guard)
-            printed = repr(self.get(guard))
-            words = [f"repr({guard.name}) == {printed!r}"]
-            manager = self.get_guard_manager(guard)
-            manager.add_lambda_guard(lambda it: type(it) is itertools.count and repr(it) == printed, words, guard.user_stack)
-
-        return match
-
     return Patch(
         "read_counts_without_warnings",
         "Dynamo asks an itertools.count how to pickle it, at each call, of which Python 3.12 and 3.13 warn.",
-        (Replace(builder, "normalize_count_iter", make_read), Replace(GuardBuilder, "COUNT_ITERATOR_MATCH", make_match)),
+        (around(builder, "normalize_count_iter", _read), instead(GuardBuilder, "COUNT_ITERATOR_MATCH", _match)),
     )
+
+
+def _read(original: Method, count: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return original(count)
+
+
+def _match(self: Any, guard: Any) -> None:
+    printed = repr(self.get(guard))
+    words = [f"repr({guard.name}) == {printed!r}"]
+    manager = self.get_guard_manager(guard)
+    manager.add_lambda_guard(lambda it: type(it) is itertools.count and repr(it) == printed, words, guard.user_stack)

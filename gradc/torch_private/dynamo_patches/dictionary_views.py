@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch._dynamo.side_effects import SideEffects
@@ -11,47 +10,38 @@ from torch._dynamo.variables.dicts import ConstDictVariable, MappingProxyVariabl
 from torch._dynamo.variables.sets import DictKeySetVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after, before
 
 _ARE_MET = "gradc_views_are_met"  # of what a graph is made in
 
 
 def see_dictionaries_through_their_views() -> Patch:
     """End the graph between a dictionary from outside that is written into, and a view from outside, which may be one of it."""
-
-    def make_view(original: Method) -> Method:
-        @functools.wraps(original)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if not is_compiling_for_gradc() or not self.source or self.source.name.endswith(".__dict__"):  # a class's
-                return
-            output = InstructionTranslator.current_tx().output
-            if output.side_effects.has_existing_dict_mutation():
-                _end_graph(self)
-            vars(output)[_ARE_MET] = True
-
-        return init
-
-    def make_mutation(original: Method) -> Method:
-        @functools.wraps(original)
-        def mutation(self: Any, var: Any, *args: Any, **kwargs: Any) -> None:
-            is_from_outside = isinstance(var, ConstDictVariable) and var.source
-            if is_from_outside and is_compiling_for_gradc() and _ARE_MET in vars(self.output_graph_weakref()):
-                _end_graph(var)
-            original(self, var, *args, **kwargs)
-
-        return mutation
-
     return Patch(
         "see_dictionaries_through_their_views",
         "A proxy or keys from outside tell Dynamo what their dictionary held before the graph.",
         (
-            Replace(MappingProxyVariable, "__init__", make_view),
-            Replace(DictKeySetVariable, "__init__", make_view),
-            Replace(SideEffects, "mutation", make_mutation),
+            after(MappingProxyVariable, "__init__", _view),
+            after(DictKeySetVariable, "__init__", _view),
+            before(SideEffects, "mutation", _mutation),
         ),
     )
+
+
+def _view(_: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    if not self.source or self.source.name.endswith(".__dict__"):  # a class's
+        return
+    output = InstructionTranslator.current_tx().output
+    if output.side_effects.has_existing_dict_mutation():
+        _end_graph(self)
+    vars(output)[_ARE_MET] = True
+
+
+def _mutation(self: Any, var: Any, *args: Any, **kwargs: Any) -> None:
+    is_from_outside = isinstance(var, ConstDictVariable) and var.source
+    if is_from_outside and _ARE_MET in vars(self.output_graph_weakref()):
+        _end_graph(var)
 
 
 def _end_graph(var: Any) -> None:

@@ -35,7 +35,8 @@ from torch.distributions.utils import lazy_property
 from gradc.errors import InternalError
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.partial_functions import is_waited_for
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, instead
 
 _library = torch.library.Library("gradc_checks", "DEF")
 _library.define("require(Tensor is_valid, Tensor[] tensors, SymInt[] sizes, int number) -> ()")
@@ -77,49 +78,40 @@ _library.impl("require", _require, "CompositeExplicitAutograd")
 _library.impl("require", lambda *_: None, "Meta")
 
 
-def check_values_of_distributions(is_ours: IsOurs) -> Patch:
+def check_values_of_distributions() -> Patch:
     """See the module's docstring. Whether a constraint depends on other values is asked of its class, as torch does."""
-
-    def make_check(_: None) -> Method:
-        def is_all_true(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            """None: as if there were no handler."""
-            is_asked = tx.f_code in (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
-            return _checked(tx, *args) if is_asked and is_ours(tx.output.compiler_fn) and not is_waited_for(tx) else None
-
-        return is_all_true
-
-    def make_skipped(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.value is constraints.is_dependent and not kwargs and is_ours(tx.output.compiler_fn):
-                constraint = args[0].realize()
-                if isinstance(constraint, UserDefinedObjectVariable):
-                    return ConstantVariable.create(issubclass(type(constraint.value), constraints._Dependent))
-            return original(self, tx, args, kwargs)
-
-        return call
-
-    def make_getattr(original: Method) -> Method:
-        @functools.wraps(original)
-        def getattribute(self: Any, tx: Any, name: str) -> Any:
-            """A lazy property makes another object whenever its class is asked: the one in the class is as good a one."""
-            if self.source and tx.f_code is Distribution.__init__.__code__ and is_ours(tx.output.compiler_fn):
-                found = inspect.getattr_static(self.value, name, None)
-                if isinstance(found, lazy_property):
-                    return VariableTracker.build(tx, found, self.get_source_by_walking_mro(tx, name))
-            return original(self, tx, name)
-
-        return getattribute
-
     return Patch(
         "check_values_of_distributions",
         "What a distribution asks of its values is a branch, where graphs end: twice for each, and again for each log_prob.",
         (
-            Replace(TorchInGraphFunctionVariable._get_handlers(), torch._is_all_true, make_check, may_be_missing=True),
-            Replace(SkipFunctionVariable, "call_function", make_skipped),
-            Replace(UserDefinedClassVariable, GETATTR, make_getattr),
+            instead(TorchInGraphFunctionVariable._get_handlers(), torch._is_all_true, _check, may_be_missing=True),
+            around(SkipFunctionVariable, "call_function", _skipped),
+            around(UserDefinedClassVariable, GETATTR, _getattr),
         ),
     )
+
+
+def _check(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    """None: as if there were no handler."""
+    is_asked = tx.f_code in (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
+    return _checked(tx, *args) if is_asked and not is_waited_for(tx) else None
+
+
+def _skipped(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.value is constraints.is_dependent and not kwargs:
+        constraint = args[0].realize()
+        if isinstance(constraint, UserDefinedObjectVariable):
+            return ConstantVariable.create(issubclass(type(constraint.value), constraints._Dependent))
+    return original(self, tx, args, kwargs)
+
+
+def _getattr(original: Method, self: Any, tx: Any, name: str) -> Any:
+    """A lazy property makes another object whenever its class is asked: the one in the class is as good a one."""
+    if self.source and tx.f_code is Distribution.__init__.__code__:
+        found = inspect.getattr_static(self.value, name, None)
+        if isinstance(found, lazy_property):
+            return VariableTracker.build(tx, found, self.get_source_by_walking_mro(tx, name))
+    return original(self, tx, name)
 
 
 def _checked(tx: Any, valid: VariableTracker) -> VariableTracker | None:

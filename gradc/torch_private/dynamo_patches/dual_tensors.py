@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,33 +14,30 @@ from torch._guards import Guard
 from torch.autograd import forward_ad
 
 from gradc.torch_private.modes import is_forward_ad_active
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _LEVEL = Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL)
 
 
-def take_dual_tensors(is_ours: IsOurs) -> Patch:
+def take_dual_tensors() -> Patch:
     """Let Dynamo trace what gets dual tensors, for while a dual level is open: gradc runs such graphs eagerly, which it counts.
 
     Outside of the level a graph of its own is made. A graph that was made there first is served inside, too.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
-            if not is_forward_ad_active() or not is_ours(self.tx.output.compiler_fn):
-                return original(self, value)
-            install_guard(_LEVEL)
-            with _seen_as_plain():
-                return original(self, value)
-
-        return wrap_tensor
-
     return Patch(
         "take_dual_tensors",
         "A function that was first called in forward-mode AD would run eagerly ever after; since 2.14 Dynamo even gives it up.",
-        (Replace(VariableBuilder, "wrap_tensor", make),),
+        (around(VariableBuilder, "wrap_tensor", _wrap_tensor),),
     )
+
+
+def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
+    if not is_forward_ad_active():
+        return original(self, value)
+    install_guard(_LEVEL)
+    with _seen_as_plain():
+        return original(self, value)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ any backend (pytorch#195355). Where Dynamo asks why guards failed, a KeyError te
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections import deque
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 from torch._dynamo import guards
 from torch._dynamo.guards import CheckFunctionManager
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
 
 SECONDS_KEPT = 60.0  # far more than any guard takes, garbage collection included
 
@@ -26,44 +25,35 @@ SECONDS_KEPT = 60.0  # far more than any guard takes, garbage collection include
 def keep_guards_that_may_be_asked() -> Patch:
     kept: deque[tuple[float, Any, Any]] = deque()  # since when, and the two trees of guards that a look-up may be in
 
-    def make_compile(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_guards(self: Any, *others: Any) -> None:
-            original(self, *others)
-            if is_compiling_for_gradc():
-                self.gradc_keeps = True
+    def is_concerned(manager: Any, *_: Any, **__: Any) -> bool:
+        return bool(kept) or hasattr(manager, "gradc_keeps")
 
-        return compile_guards
-
-    def make_invalidate(original: Method) -> Method:
-        @functools.wraps(original)
-        def invalidate(self: Any, obj_str: str) -> None:
-            manager = getattr(self, "guard_manager", None)
-            if hasattr(self, "gradc_keeps") and (root := getattr(manager, "root", None)) is not None:
-                kept.append((time.monotonic(), root, getattr(manager, "diff_guard_root", None)))
-            original(self, obj_str=obj_str)
-            _drop_the_old(kept)
-
-        return invalidate
-
-    def make_reason(original: Method) -> Method:
-        @functools.wraps(original)
-        def get_guard_fail_reason(guard_manager: Any, code: Any, *others: Any, **options: Any) -> str:
-            if code is None and is_compiling_for_gradc():
-                return "what was guarded died"
-            return original(guard_manager, code, *others, **options)
-
-        return get_guard_fail_reason
+    def invalidate(original: Method, self: Any, obj_str: str) -> None:
+        manager = getattr(self, "guard_manager", None)
+        if hasattr(self, "gradc_keeps") and (root := getattr(manager, "root", None)) is not None:
+            kept.append((time.monotonic(), root, getattr(manager, "diff_guard_root", None)))
+        original(self, obj_str=obj_str)
+        _drop_the_old(kept)
 
     return Patch(
         "keep_guards_that_may_be_asked",
         "Dynamo frees guards of what died while another thread, or a garbage collection amid them, still asks them.",
         (
-            Replace(CheckFunctionManager, "compile_check_fn", make_compile),
-            Replace(CheckFunctionManager, "invalidate", make_invalidate),
-            Replace(guards, "get_guard_fail_reason", make_reason),
+            after(CheckFunctionManager, "compile_check_fn", _compile),
+            around(CheckFunctionManager, "invalidate", invalidate, scope=is_concerned),
+            around(guards, "get_guard_fail_reason", _reason),
         ),
     )
+
+
+def _compile(_: Any, self: Any, *others: Any) -> None:
+    self.gradc_keeps = True
+
+
+def _reason(original: Method, guard_manager: Any, code: Any, *others: Any, **options: Any) -> str:
+    if code is None:
+        return "what was guarded died"
+    return original(guard_manager, code, *others, **options)
 
 
 def _drop_the_old(kept: deque[tuple[float, Any, Any]]) -> None:

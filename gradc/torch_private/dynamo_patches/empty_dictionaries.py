@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch._dynamo.guards import GuardBuilder
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
 def guard_attributes_of_empty_dictionaries() -> Patch:
     """An empty dictionary has no order of keys: of one with attributes the length is guarded, and they are, as any object's."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def requires_order(self: Any, source: Any) -> bool:
-            return original(self, source) and not (is_compiling_for_gradc() and _is_empty(self.get(source)))
-
-        return requires_order
-
     return Patch(
         "guard_attributes_of_empty_dictionaries",
         "Dynamo's guard on the order of keys is done when there are none, and looks at no attribute.",
-        (Replace(GuardBuilder, "requires_key_order_guarding", make),),
+        (around(GuardBuilder, "requires_key_order_guarding", _requires_order),),
     )
+
+
+def _requires_order(original: Method, self: Any, source: Any) -> bool:
+    return original(self, source) and not _is_empty(self.get(source))
 
 
 def _is_empty(value: Any) -> bool:

@@ -7,7 +7,6 @@ the function as it is, Python's own, for as long as what they were traced under 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from typing import Any
 
@@ -17,44 +16,37 @@ from torch._dynamo.utils import orig_code_map
 from torch._guards import CompileContext
 
 from gradc.torch_private.dynamo_patches.other_code import begun_with
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
-def keep_functions_compiled(is_ours: IsOurs) -> Patch:
+def keep_functions_compiled() -> Patch:
     """Guard such a call, and run the function's own code under these guards."""
     empty = threading.local()  # ended: the compilation that has just ended without an op, and the function's own code
 
-    def make_return(original: Method) -> Method:
-        @functools.wraps(original)
-        def return_(self: Any, inst: Any) -> None:
-            if not is_ours(self.output.compiler_fn) or self.output.count_calls() or _is_compiled_anyway(self):
-                return original(self, inst)
-            try:
-                with config.patch(allow_empty_graphs=True):
-                    original(self, inst)
-            except ReturnValueOp:
-                empty.ended = CompileContext.current_compile_id(), self.f_code
-                raise
+    def return_(original: Method, self: Any, inst: Any) -> None:
+        if self.output.count_calls() or _is_compiled_anyway(self):
+            return original(self, inst)
+        try:
+            with config.patch(allow_empty_graphs=True):
+                original(self, inst)
+        except ReturnValueOp:
+            empty.ended = CompileContext.current_compile_id(), self.f_code
+            raise
 
-        return return_
-
-    def make_wrap(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(guarded: Any) -> Any:
-            compilation, code = empty.__dict__.pop("ended", (None, None))
-            if code is not None and compilation == guarded.compile_id:
-                guarded.guard_manager.gradc_replaced = guarded.code  # as it dies, globals go that guards look at
-                own = begun_with(code, ())
-                orig_code_map[own] = code  # where another compilation asks why this one did not serve
-                guarded = dataclasses.replace(guarded, code=own)
-            return original(guarded)
-
-        return wrap
+    def wrap(original: Method, guarded_code: Any) -> Any:
+        compilation, code = empty.__dict__.pop("ended", (None, None))
+        if code is not None and compilation == guarded_code.compile_id:
+            guarded_code.guard_manager.gradc_replaced = guarded_code.code  # as it dies, globals go that guards look at
+            own = begun_with(code, ())
+            orig_code_map[own] = code  # where another compilation asks why this one did not serve
+            guarded_code = dataclasses.replace(guarded_code, code=own)
+        return original(guarded_code)
 
     return Patch(
         "keep_functions_compiled",
         "Dynamo skips a function for good after a call that made no op, whatever the others do.",
-        (Replace(InstructionTranslator, "_return", make_return), Replace(convert_frame, "wrap_guarded_code", make_wrap)),
+        (around(InstructionTranslator, "_return", return_), around(convert_frame, "wrap_guarded_code", wrap)),
     )
 
 

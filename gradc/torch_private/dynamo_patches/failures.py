@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,9 @@ from gradc.errors import is_passing
 from gradc.torch_private.dynamo_names import FAKE_CALL_RAISED
 from gradc.torch_private.fakes import heed_guards
 from gradc.torch_private.modes import close_transforms, transforms
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 FAILED = "tracing failed"
 FAKE_CALL = "RuntimeError when making fake tensor call"  # as Dynamo says it, of one that nothing catches
@@ -31,7 +32,7 @@ _BREAKDOWNS = (AssertionError, BackendCompilerFailed, InternalTorchDynamoError, 
 _FROM_CODE = "\n\nfrom user code:\n"  # what Dynamo adds to errors that come out of its own code, an IndexError say
 
 
-def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], None]) -> Patch:
+def run_eagerly_where_dynamo_fails(note: Callable[[str, str], None]) -> Patch:
     """Run a frame as it is if Dynamo breaks down over it: an assertion of its own fails, or a call with fake tensors does.
 
     The user may be to blame: eager then says so in its own words, and the next call is tried again. Code that fails twice is
@@ -41,62 +42,48 @@ def run_eagerly_where_dynamo_fails(is_ours: IsOurs, note: Callable[[str, str], N
     """
     failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(self, frame, *args, **kwargs)
-            except Exception as error:
-                if self._inner_convert._box.error_on_graph_break or not is_ours(self._torchdynamo_orig_backend):
-                    raise
-                if not _is_breakdown(error):
-                    raise
-                passing = _passing_cause(error)
-                if isinstance(error, BackendCompilerFailed) and passing is None:
-                    raise
-                code = frame.f_code
-                text = f"{type(passing or error).__name__}: {passing or error}".split("\n")[0]
-                if code in failed and passing is None:
-                    return ConvertFrameReturn(skip_reason=f"{FAILED}: {text}")
-                note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
-                if passing is None:
-                    failed.add(code)
-                return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
-
-        return call
-
-    def make_tracer(original: Method) -> Method:
-        @functools.wraps(original)
-        def trace(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = transforms()
-            if is_ours(self._torchdynamo_orig_backend):
-                heed_guards()
-            try:
-                return original(self, *args, **kwargs)
-            except BaseException:
-                if is_ours(self._torchdynamo_orig_backend) and transforms() != before:
-                    close_transforms(before)  # what Dynamo enters while it traces
+    def call(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, frame, *args, **kwargs)
+        except Exception as error:
+            if self._inner_convert._box.error_on_graph_break:
                 raise
+            if not _is_breakdown(error):
+                raise
+            passing = _passing_cause(error)
+            if isinstance(error, BackendCompilerFailed) and passing is None:
+                raise
+            code = frame.f_code
+            text = f"{type(passing or error).__name__}: {passing or error}".split("\n")[0]
+            if code in failed and passing is None:
+                return ConvertFrameReturn(skip_reason=f"{FAILED}: {text}")
+            note(text, f"File: {code.co_filename}:{code.co_firstlineno} in {code.co_name}")
+            if passing is None:
+                failed.add(code)
+            return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
 
-        return trace
+    def tracer(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+        entered = transforms()
+        heed_guards()
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException:
+            if transforms() != entered:
+                close_transforms(entered)  # what Dynamo enters while it traces
+            raise
 
-    def make_handler(original: Method) -> Method:
-        @functools.wraps(original)
-        def handle(self: Any, raised: Exception) -> None:
-            if isinstance(raised, FAKE_CALL_RAISED) and is_ours(self.output.compiler_fn):
-                words = format_graph_break_message(FAKE_CALL, "", str(raised), [*graph_break_hints.USER_ERROR])
-                raise TorchRuntimeError(words, getattr(raised, "real_stack", None)) from raised
-            original(self, raised)
-
-        return handle
+    def handler(self: Any, raised_exception: Exception) -> None:
+        if isinstance(raised_exception, FAKE_CALL_RAISED):
+            words = format_graph_break_message(FAKE_CALL, "", str(raised_exception), [*graph_break_hints.USER_ERROR])
+            raise TorchRuntimeError(words, getattr(raised_exception, "real_stack", None)) from raised_exception
 
     return Patch(
         "run_eagerly_where_dynamo_fails",
         "A program that runs in eager must not raise because Dynamo breaks down over it, nor catch an error in Dynamo's words.",
         (
-            Replace(ConvertFrame, "__call__", make),
-            Replace(ConvertFrameAssert, "__call__", make_tracer),
-            Replace(InstructionTranslatorBase, "exception_handler", make_handler),
+            around(ConvertFrame, "__call__", call, scope=is_frame_ours),
+            around(ConvertFrameAssert, "__call__", tracer, scope=is_frame_ours),
+            before(InstructionTranslatorBase, "exception_handler", handler),
         ),
     )
 

@@ -13,35 +13,32 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
 from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of
 from gradc.torch_private.optimizers import HOOKED, NOT_LOOKED_INTO
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after
 
 _marked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _SHARED = (torch.Tensor.backward.__code__, HOOKED, NOT_LOOKED_INTO)  # that gradc has other code for
 
 
-def note_what_others_give_up(is_ours: IsOurs) -> Patch:
+def note_what_others_give_up() -> Patch:
     """Keep in mind which functions other compilers leave to Python for good, for ``ask_again``.
 
     Not functions of torch's that gradc has other code for: for the other compiler, their own code passes for its work.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def handle_skip(self: Any, result: Any, frame: Any) -> Any:
-            result = original(self, result, frame)
-            if result.guarded_code is None and result.apply_to_code and not is_ours(self):
-                if frame.f_code in _SHARED:
-                    return in_place_of(frame.f_code, begun_with(frame.f_code, ()), "what another compiler leaves to Python")
-                _marked.add(frame.f_code)
-            return result
-
-        return handle_skip
-
     return Patch(
         "note_what_others_give_up",
         "Dynamo leaves a function that one compiler gave up to Python under every compiler, and asks none of them.",
-        (Replace(CatchErrorsWrapper, "_handle_skip", make),),
+        (after(CatchErrorsWrapper, "_handle_skip", _note, scope=is_frame_ours, for_others=True),),
     )
+
+
+def _note(answer: Any, self: Any, result: Any, frame: Any) -> Any:
+    if answer.guarded_code is None and answer.apply_to_code:
+        if frame.f_code in _SHARED:
+            return in_place_of(frame.f_code, begun_with(frame.f_code, ()), "what another compiler leaves to Python")
+        _marked.add(frame.f_code)
+    return answer
 
 
 def ask_again() -> None:

@@ -6,31 +6,26 @@ behind ``optimizer.zero_grad()``, in a script whose model is a global, ran eager
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch._dynamo import convert_frame
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
 def see_global_tensors() -> Patch:
     """Compile a function that names a tensor or a module among its globals."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def has_tensor_in_frame(frame: Any) -> bool:
-            return original(frame) or (is_compiling_for_gradc() and _names_a_tensor(frame))
-
-        return has_tensor_in_frame
-
     return Patch(
         "see_global_tensors",
         "Dynamo looks for tensors among a function's variables only: one whose model is a global would run eagerly.",
-        (Replace(convert_frame, "has_tensor_in_frame", make),),
+        (around(convert_frame, "has_tensor_in_frame", _has_tensor_in_frame),),
     )
+
+
+def _has_tensor_in_frame(original: Method, frame: Any) -> bool:
+    return original(frame) or _names_a_tensor(frame)
 
 
 def _names_a_tensor(frame: Any) -> bool:

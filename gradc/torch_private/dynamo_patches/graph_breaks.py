@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +15,16 @@ from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
+from gradc.torch_private.dynamo_patches.tensor_methods import tensor_method
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.plain_functions import is_plain
+from gradc.torch_private.weaver import after, around, before, instead
 
 _KNOWN = ("torch.", "einops")  # of the functions that Dynamo takes for opaque: those that it marks by itself
 
 
-def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
+def break_graph_where_eager_is_needed() -> Patch:
     """Make Dynamo end its graph at autograd.Function, checkpoint and hooks.
 
     Dynamo has operators of its own for the first two. That for a Function forgets ``set_materialize_grads`` and the Python
@@ -33,100 +33,83 @@ def break_graph_where_eager_is_needed(is_ours: IsOurs) -> Patch:
     hooks stay in the graph, and plain Functions; others raise, with this reason.
     """
 
-    def breaking(name: str, explanation: str, stays: Callable[[Any], bool] = lambda _: True) -> Callable[[Method], Method]:
-        def make(original: Method) -> Method:
-            @functools.wraps(original)
-            def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-                if is_ours(tx.output.compiler_fn) and not (tx.one_graph and stays(self)):
-                    end_graph(name, explanation, self)
-                return original(self, tx, *args, **kwargs)
-
-            return call
-
-        return make
-
-    function = breaking(
+    function = _breaking(
         "autograd.Function",
         "gradc runs autograd.Function as eager does: what it does in backward is known only then.",
         stays=lambda variable: is_plain(variable.fn_cls),
     )
-    checkpoint = breaking(
+    checkpoint = _breaking(
         "checkpoint",
         "gradc runs torch.utils.checkpoint as eager does, and the function inside it, unless that is compiled by itself.",
     )
-    hook = breaking("hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
+    hook = _breaking("hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
     return Patch(
         "break_graph_where_eager_is_needed",
         "Dynamo's own forms of autograd.Function, checkpoint and tensor hooks are not eager's.",
         (
-            Replace(AutogradFunctionVariable, "call_apply", function),
-            Replace(CheckpointHigherOrderVariable, "_call_function", checkpoint),
-            Replace(TensorVariable, "_method_register_hook", hook),
+            before(AutogradFunctionVariable, "call_apply", function),
+            before(CheckpointHigherOrderVariable, "_call_function", checkpoint),
+            before(TensorVariable, "_method_register_hook", hook),
         ),
     )
 
 
-def break_graph_at_opaque_functions(is_ours: IsOurs) -> Patch:
+def _breaking(name: str, explanation: str, stays: Callable[[Any], bool] = lambda _: True) -> Method:
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+        if not (tx.one_graph and stays(self)):
+            end_graph(name, explanation, self)
+
+    return call
+
+
+def break_graph_at_opaque_functions() -> Patch:
     """Make Dynamo end its graph at what ``torch.compiler.allow_in_graph`` and ``torch._dynamo.nonstrict_trace`` mark.
 
     Dynamo puts such a function into its graph and looks at nothing inside: a Program is made of the ops that it called once,
     and knows no state that it reads. Under ``fullgraph=True`` it stays in the graph, which is what the marks are for. So do the
     functions of einops, which Dynamo marks by itself: they read no state. An autograd.Function is as one without a mark.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_opaque(self.value) and is_ours(tx.output.compiler_fn) and not tx.one_graph:
-                end_graph("opaque function", "gradc calls it as eager does: it may read what no graph knows.", self.value)
-            return original(self, tx, *args, **kwargs)
-
-        return call
-
-    def make_method(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name == "apply" and is_callable_allowed(self.fn_cls) and is_ours(tx.output.compiler_fn):
-                return self.call_apply(tx, args, kwargs)
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
     return Patch(
         "break_graph_at_opaque_functions",
         "Of a function that is marked as opaque a Program has the ops of its first call, whatever it reads or does at others.",
         (
-            Replace(TorchInGraphFunctionVariable, "call_function", make),
-            Replace(AutogradFunctionVariable, "call_method", make_method),
+            before(TorchInGraphFunctionVariable, "call_function", _call_of_function),
+            around(AutogradFunctionVariable, "call_method", _method),
         ),
     )
+
+
+def _call_of_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    if _is_opaque(self.value) and not tx.one_graph:
+        end_graph("opaque function", "gradc calls it as eager does: it may read what no graph knows.", self.value)
+
+
+def _method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name == "apply" and is_callable_allowed(self.fn_cls):
+        return self.call_apply(tx, args, kwargs)
+    return original(self, tx, name, args, kwargs)
 
 
 def _is_opaque(function: Any) -> bool:
     return is_callable_allowed(function) and not str(getattr(function, "__module__", "")).startswith(_KNOWN)
 
 
-def break_graph_at_methods_of_what_is_no_tensor(is_ours: IsOurs) -> Patch:
+def break_graph_at_methods_of_what_is_no_tensor() -> Patch:
     """Make Dynamo end its graph at ``torch.Tensor.__radd__(2, x)``, which raises in eager: nothing is found at an int."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            is_method = getattr(self.value, "__objclass__", None) is torch._C.TensorBase
-            if is_method and args and args[0].is_python_constant() and is_ours(tx.output.compiler_fn) and not tx.one_graph:
-                end_graph("method of a tensor", "gradc calls it on what is no tensor as eager does: eager raises.", self.value)
-            return original(self, tx, args, kwargs)
-
-        return call
-
     return Patch(
         "break_graph_at_methods_of_what_is_no_tensor",
         "Dynamo calls the method that the number has, and where nobody uses the result nothing raises.",
-        (Replace(TorchInGraphFunctionVariable, "call_function", make),),
+        (before(TorchInGraphFunctionVariable, "call_function", _call_of_method),),
     )
 
 
-def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
+def _call_of_method(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    is_method = getattr(self.value, "__objclass__", None) is torch._C.TensorBase
+    if is_method and args and args[0].is_python_constant() and not tx.one_graph:
+        end_graph("method of a tensor", "gradc calls it on what is no tensor as eager does: eager raises.", self.value)
+
+
+def break_graph_where_values_are_read() -> Patch:
     """Make Dynamo end its graph at an op that reads the value of an argument.
 
     It does so by itself, but for a number that the graph takes as a tensor of no dimensions: of that it has a symbol, and would
@@ -134,32 +117,25 @@ def break_graph_where_values_are_read(is_ours: IsOurs) -> Patch:
     The tensors that Dynamo makes of Python's floats keep their symbols. And ``istft`` it runs in a form that reads no value,
     where eager's asks whether the window is zero anywhere. Under ``fullgraph=True`` they stay in it, and that is refused.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(e: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            fake = original(e, tx, *args, **kwargs)
-            is_float = isinstance(kwargs.get("source"), FloatTensorSource)
-            if is_fake(fake) and not is_float and not tx.one_graph and is_ours(tx.output.compiler_fn):
-                fake.item_memo = None
-            return fake
-
-        return wrap
-
-    def make_istft(_: None) -> Method:
-        def istft(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-            """None: as if there were no handler."""
-            if is_ours(tx.output.compiler_fn) and not tx.one_graph:
-                end_graph("op that reads values", "gradc runs istft as eager does: it looks at the window's values.", "istft")
-
-        return istft
-
     return Patch(
         "break_graph_where_values_are_read",
         "Of numbers in tensors Dynamo has symbols, of istft a form that reads none; a graph of fake tensors knows no value.",
         (
-            Replace(builder, "wrap_to_fake_tensor_and_record", make),
-            Replace(TorchInGraphFunctionVariable._get_handlers(), torch.istft, make_istft, may_be_missing=True),
-            *replace_tensor_method("istft", make_istft),
+            after(builder, "wrap_to_fake_tensor_and_record", _wrap),
+            instead(TorchInGraphFunctionVariable._get_handlers(), torch.istft, _istft, may_be_missing=True),
+            *tensor_method(instead, "istft", _istft),
         ),
     )
+
+
+def _wrap(fake: Any, e: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    is_float = isinstance(kwargs.get("source"), FloatTensorSource)
+    if is_fake(fake) and not is_float and not tx.one_graph:
+        fake.item_memo = None
+    return fake
+
+
+def _istft(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    """None: as if there were no handler."""
+    if not tx.one_graph:
+        end_graph("op that reads values", "gradc runs istft as eager does: it looks at the window's values.", "istft")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,29 +9,24 @@ import torch
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after
 
 
-def group_tensors_in_eagers_order(is_ours: IsOurs) -> Patch:
+def group_tensors_in_eagers_order() -> Patch:
     """C++ has them as its hash table lays them out, the last mostly first. Norms of several dtypes add up in that order."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def group(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            groups = original(self, tx, *args, **kwargs)
-            if is_ours(tx.output.compiler_fn):
-                if not groups.items:
-                    end_graph("no tensors to be grouped", "torch raises.")
-                groups.items = type(groups.items)((key, groups.items[key]) for key in _in_eagers_order(groups.items))
-            return groups
-
-        return group
-
     return Patch(
         "group_tensors_in_eagers_order",
         "Dynamo groups tensors by device and dtype in another order than torch: the norm of gradients is added up otherwise.",
-        (Replace(TorchInGraphFunctionVariable._get_handlers(), torch._C._group_tensors_by_device_and_dtype, make),),
+        (after(TorchInGraphFunctionVariable._get_handlers(), torch._C._group_tensors_by_device_and_dtype, _group),),
     )
+
+
+def _group(groups: Any, _: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    if not groups.items:
+        end_graph("no tensors to be grouped", "torch raises.")
+    groups.items = type(groups.items)((key, groups.items[key]) for key in _in_eagers_order(groups.items))
+    return groups
 
 
 def _in_eagers_order(keys: Iterable[Any]) -> list[Any]:

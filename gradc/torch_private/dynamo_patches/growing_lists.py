@@ -5,7 +5,6 @@ Dynamo guards a list's length, and so compiles a step with ``losses.append(loss.
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from typing import Any, NamedTuple
@@ -15,7 +14,8 @@ from torch._dynamo.source import LocalSource
 from torch._dynamo.variables.builder import VariableBuilder
 
 from gradc.torch_private.dynamo_patches.opaque import Kind, OpaqueVariable
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _GROWING = Kind((list,), "list that grows", "gradc leaves it to Python: compiled, each length of it would be another program.")
 _GROWTHS = 2  # one may be a list that is filled at the first call
@@ -32,30 +32,26 @@ class _Seen(NamedTuple):
 _seen: weakref.WeakKeyDictionary[types.CodeType, dict[str, _Seen]] = weakref.WeakKeyDictionary()
 
 
-def leave_growing_lists_to_python(is_ours: IsOurs) -> Patch:
+def leave_growing_lists_to_python() -> Patch:
     """Hand on a list that has grown each time a function was compiled, and end the graph where it is used.
 
     Under ``fullgraph=True`` it is compiled anew for each length, as by Dynamo.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(self: Any, value: Any) -> Any:
-            if not self.source or self.tx.one_graph or not is_ours(self.tx.output.compiler_fn):
-                return original(self, value)
-            is_list = type(value) is list and _grows(self.tx.output.root_tx.f_code, self.source.name, value)
-            if not is_list and not _is_method_on_the_stack(value, self.source):
-                return original(self, value)
-            self.install_guards(GuardBuilder.TYPE_MATCH)
-            return OpaqueVariable(value, _GROWING, source=self.source)
-
-        return wrap
-
     return Patch(
         "leave_growing_lists_to_python",
         "A list that is appended to at each call was a new program at each: up to Dynamo's limit, and then none was compiled.",
-        (Replace(VariableBuilder, "_wrap", make),),
+        (around(VariableBuilder, "_wrap", _wrap),),
     )
+
+
+def _wrap(original: Method, self: Any, value: Any) -> Any:
+    if not self.source or self.tx.one_graph:
+        return original(self, value)
+    is_list = type(value) is list and _grows(self.tx.output.root_tx.f_code, self.source.name, value)
+    if not is_list and not _is_method_on_the_stack(value, self.source):
+        return original(self, value)
+    self.install_guards(GuardBuilder.TYPE_MATCH)
+    return OpaqueVariable(value, _GROWING, source=self.source)
 
 
 def _is_method_on_the_stack(value: Any, source: Any) -> bool:

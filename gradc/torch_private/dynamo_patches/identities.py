@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 from collections.abc import Iterable
 from typing import Any
 
 from torch._dynamo.guards import GuardBuilder
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Replace
+from gradc.torch_private.patches import Method
+from gradc.torch_private.weaver import Rule, around
 
 _HELD_BACK = "gradc_identities"
 
@@ -29,8 +28,8 @@ class Identity:
     names: tuple[str, ...]
 
 
-def hold_back() -> Replace:
-    return Replace(GuardBuilder, "add_python_lambda_leaf_guard_to_root", _make_add)
+def hold_back() -> Rule:
+    return around(GuardBuilder, "add_python_lambda_leaf_guard_to_root", _add)
 
 
 def held_back(builder: Any) -> list[Identity]:
@@ -45,17 +44,13 @@ def ask(builder: Any, identities: Iterable[Identity]) -> None:
         builder.add_python_lambda_leaf_guard_to_root(codes, verbose, is_epilogue=True)  # said, it is not held back again
 
 
-def _make_add(original: Method) -> Method:
-    @functools.wraps(original)
-    def add(self: Any, code_parts: list[str], verbose_code_parts: list[str], *others: Any, **more: Any) -> None:
-        names = [] if others or more or not is_compiling_for_gradc() else [_names(code) for code in code_parts]
-        if not names or not all(names):
-            original(self, code_parts, verbose_code_parts, *others, **more)
-            return
-        held = self.__dict__.setdefault(_HELD_BACK, [])
-        held.extend(map(Identity, code_parts, verbose_code_parts, names))
-
-    return add
+def _add(original: Method, self: Any, code_parts: list[str], verbose_code_parts: list[str], *others: Any, **more: Any) -> None:
+    names = [] if others or more else [_names(code) for code in code_parts]
+    if not names or not all(names):
+        original(self, code_parts, verbose_code_parts, *others, **more)
+        return
+    held = self.__dict__.setdefault(_HELD_BACK, [])
+    held.extend(map(Identity, code_parts, verbose_code_parts, names))
 
 
 def _names(code: str) -> tuple[str, ...]:

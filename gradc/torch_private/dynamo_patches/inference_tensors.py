@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,46 +12,39 @@ from torch.utils import _pytree
 
 from gradc.torch_private.autograd import next_sequence_nr, packed_by, sequence_nr, storage_key
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
 
 
-def break_graph_where_inference_tensors_are_saved(is_ours: IsOurs) -> Patch:
+def break_graph_where_inference_tensors_are_saved() -> Patch:
     """End the graph before a call whose node saves an inference tensor, or a view of one, whether its result is used or not.
 
     What is made of inference tensors elsewhere is a tensor like any other, and a call that saves nothing of them is compiled.
     """
-
-    def make_wrap(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(value: Any, tx: Any, **kwargs: Any) -> Any:
-            fake = original(value, tx, **kwargs)
-            if isinstance(value, torch.Tensor) and value.is_inference() and is_ours(tx.output.compiler_fn):
-                _memory_of_inference_tensors(tx.output).add(storage_key(fake))
-            return fake
-
-        return wrap
-
-    def make_run(original: Method) -> Method:
-        @functools.wraps(original)
-        def run_node(tracer: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-            first_number = next_sequence_nr()
-            result = original(tracer, node, *args, **kwargs)
-            known = tracer.__dict__.get(_KEY)
-            if known and any(storage_key(saved) in known for saved in _saved(result, first_number)):
-                name = getattr(node.target, "__name__", str(node.target))
-                end_graph("inference tensor saved for backward", "Eager raises at this call.", name)
-            return result
-
-        return run_node
-
     return Patch(
         "break_graph_where_inference_tensors_are_saved",
         "What Dynamo traces in the place of an inference tensor is none, and can be saved.",
         (
-            Replace(builder, "wrap_to_fake_tensor_and_record", make_wrap),
-            Replace(utils, "run_node", make_run),
+            after(builder, "wrap_to_fake_tensor_and_record", _wrap),
+            around(utils, "run_node", _run),
         ),
     )
+
+
+def _wrap(fake: Any, e: Any, tx: Any, **kwargs: Any) -> Any:
+    if isinstance(e, torch.Tensor) and e.is_inference():
+        _memory_of_inference_tensors(tx.output).add(storage_key(fake))
+    return fake
+
+
+def _run(original: Method, tracer: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+    first_number = next_sequence_nr()
+    result = original(tracer, node, *args, **kwargs)
+    known = tracer.__dict__.get(_KEY)
+    if known and any(storage_key(saved) in known for saved in _saved(result, first_number)):
+        name = getattr(node.target, "__name__", str(node.target))
+        end_graph("inference tensor saved for backward", "Eager raises at this call.", name)
+    return result
 
 
 _KEY = "gradc_inference_tensors"

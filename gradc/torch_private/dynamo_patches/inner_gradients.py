@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -19,14 +18,15 @@ from torch._guards import Guard
 from gradc.torch_private.autograd import is_heard
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.subclasses import with_class_of
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 Tensors = Sequence[torch.Tensor]
 _SIGNATURE = inspect.signature(torch.autograd.grad)
 _SWITCHES = ("retain_graph", "create_graph", "is_grads_batched", "materialize_grads")
 
 
-def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, Tensors, Tensors, bool], str]) -> Patch:
+def trace_inner_gradients(reason_for_eager: Callable[[Tensors, Tensors, Tensors, bool], str]) -> Patch:
     """Let Dynamo put ``torch.autograd.grad`` into gradc's graphs, unless ``reason_for_eager`` tells why eager has to call it.
 
     That gets fake tensors: the outputs and inputs of the call, and those that come from outside of the graph; and whether zeros
@@ -34,35 +34,29 @@ def trace_inner_gradients(is_ours: IsOurs, reason_for_eager: Callable[[Tensors, 
     given by position, so they are.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_ours(tx.output.compiler_fn):
-                return original(self, tx, *args, **kwargs)
-            try:
-                given = _SIGNATURE.bind(*args, **kwargs).arguments
-            except TypeError:
-                return original(self, tx, *args, **kwargs)
-            outputs, inputs = given.pop("outputs"), given.pop("inputs")
-            switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
-            reason = (
-                _unusual_switches(given, switches)
-                or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads")))
-                or _hooked(_several(inputs))
-            )
-            if reason:
-                explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
-                end_graph("autograd.grad", explanation, reason)
-            with config.patch(trace_autograd_ops=True):
-                grads = original(self, tx, outputs, inputs, **given)
-            return with_class_of(tx, [*_several(outputs), *_several(inputs)], grads)
-
-        return call
+    def call(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = _SIGNATURE.bind(*args, **kwargs).arguments
+        except TypeError:
+            return original(self, tx, *args, **kwargs)
+        outputs, inputs = given.pop("outputs"), given.pop("inputs")
+        switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
+        reason = (
+            _unusual_switches(given, switches)
+            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads")))
+            or _hooked(_several(inputs))
+        )
+        if reason:
+            explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
+            end_graph("autograd.grad", explanation, reason)
+        with config.patch(trace_autograd_ops=True):
+            grads = original(self, tx, outputs, inputs, **given)
+        return with_class_of(tx, [*_several(outputs), *_several(inputs)], grads)
 
     return Patch(
         "trace_inner_gradients",
         "Dynamo ends its graph at torch.autograd.grad, and each order of derivatives would be a pass through the engine.",
-        (Replace(TorchInGraphFunctionVariable._get_handlers(), torch.autograd.grad, make),),
+        (around(TorchInGraphFunctionVariable._get_handlers(), torch.autograd.grad, call),),
     )
 
 

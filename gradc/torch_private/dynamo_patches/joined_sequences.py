@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
 from torch._dynamo.variables.builtin import BuiltinVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after
 
 _NAMES = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 _OPERATORS = {getattr(operator, f"__{before}{name}__") for name in _NAMES for before in ("", "i")}
 
 
-def give_no_notimplemented(is_ours: IsOurs) -> Patch:
+def give_no_notimplemented() -> Patch:
     """End the graph at an operator for which Dynamo has found nobody: Python asks more, or raises."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            result = original(self, tx, args, kwargs)
-            if self.fn in _OPERATORS and result.is_constant_match(NotImplemented) and is_ours(tx.output.compiler_fn):
-                end_graph("operator of types that are not traced", "Python itself knows what they give.", self.fn.__name__)
-            return result
-
-        return call
-
     return Patch(
         "give_no_notimplemented",
         "The sum of two bytearrays is NotImplemented for Dynamo.",
-        (Replace(BuiltinVariable, "call_function", make),),
+        (after(BuiltinVariable, "call_function", _call),),
     )
+
+
+def _call(result: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.fn in _OPERATORS and result.is_constant_match(NotImplemented):
+        end_graph("operator of types that are not traced", "Python itself knows what they give.", self.fn.__name__)
+    return result

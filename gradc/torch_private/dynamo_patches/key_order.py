@@ -6,7 +6,6 @@ that one, and not the order of the dictionary underneath.
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from typing import Any
 
@@ -16,8 +15,8 @@ from torch._dynamo.variables.builtin import DictBuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 
 from gradc.torch_private.dynamo_names import DICTIONARIES, LIST_METHODS, LISTS_THAT_GROW, REPR
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around, before
 
 _IS_ASKED = "gradc_is_asked"  # of a variable, while Dynamo asks whether it is a constant
 _OF_ORDER = "move_to_end"  # a method that no dictionary without an order has: by it the guard comes to the dictionary
@@ -29,117 +28,74 @@ def guard_the_order_of_keys() -> Patch:
         "guard_the_order_of_keys",
         "Dynamo lists the keys of a dictionary in the order of the first call, also for one that has them in another.",
         (
-            Replace(ConstDictVariable, "install_dict_keys_match_guard", _make_guard),
-            Replace(ConstDictVariable, "as_python_constant", _make_constant),
-            Replace(ConstDictVariable, "is_python_constant", _make_is_constant),
-            Replace(LIST_METHODS, "call_method", _make_extend),
-            *(Replace(kind, "sq_inplace_concat_impl", _make_grow) for kind in LISTS_THAT_GROW),
-            *(Replace(kind, REPR, _make_repr) for kind in DICTIONARIES),
-            Replace(DictBuiltinVariable, "call_custom_dict_fromkeys", _make_fromkeys),
-            Replace(GuardBuilder, "guard_on_dict_keys_and_order", _make_guard_of_order),
+            after(ConstDictVariable, "install_dict_keys_match_guard", _install),
+            before(ConstDictVariable, "as_python_constant", _constant),
+            around(ConstDictVariable, "is_python_constant", _is_constant),
+            before(LIST_METHODS, "call_method", _extend),
+            *(before(kind, "sq_inplace_concat_impl", _grow) for kind in LISTS_THAT_GROW),
+            *(before(kind, REPR, _repr) for kind in DICTIONARIES),
+            before(DictBuiltinVariable, "call_custom_dict_fromkeys", _fromkeys),
+            after(GuardBuilder, "guard_on_dict_keys_and_order", _guard_of_order),
         ),
     )
 
 
-def _make_guard(original: Method) -> Method:
+def _install(_: Any, self: Any) -> None:
     """Asked for wherever all keys are read."""
-
-    @functools.wraps(original)
-    def install(self: Any) -> None:
-        original(self)
-        if self.source and is_compiling_for_gradc():
-            InstructionTranslator.current_tx().output.guard_on_key_order.add(self.source)
-
-    return install
+    if self.source:
+        InstructionTranslator.current_tx().output.guard_on_key_order.add(self.source)
 
 
-def _make_constant(original: Method) -> Method:
+def _constant(self: Any) -> None:
     """Asked for by functions of constants, as ``max(d, key=f)``."""
-
-    @functools.wraps(original)
-    def constant(self: Any) -> Any:
-        if not vars(self).get(_IS_ASKED):
-            _guard(self)
-        return original(self)
-
-    return constant
-
-
-def _make_is_constant(original: Method) -> Method:
-    """Asked wherever a dictionary is handed on: it reads all, and uses nothing."""
-
-    @functools.wraps(original)
-    def is_constant(self: Any) -> bool:
-        vars(self)[_IS_ASKED] = True
-        try:
-            return bool(original(self))
-        finally:
-            del vars(self)[_IS_ASKED]
-
-    return is_constant
-
-
-def _make_extend(original: Method) -> Method:
-    """``list(d)`` and ``[*d]`` extend a list."""
-
-    @functools.wraps(original)
-    def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name == "extend" and args:
-            _guard(args[0].realize())
-        return original(self, tx, name, args, kwargs)
-
-    return call
-
-
-def _make_grow(original: Method) -> Method:
-    @functools.wraps(original)
-    def grow(self: Any, tx: Any, other: Any) -> Any:
-        _guard(other.realize())
-        return original(self, tx, other)
-
-    return grow
-
-
-def _make_repr(original: Method) -> Method:
-    @functools.wraps(original)
-    def text(self: Any, tx: Any) -> Any:
+    if not vars(self).get(_IS_ASKED):
         _guard(self)
-        return original(self, tx)
-
-    return text
 
 
-def _make_fromkeys(original: Method) -> Any:
-    @functools.wraps(original)
-    def fromkeys(tx: Any, user_cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        for given in (*args, *kwargs.values()):
-            _guard(given.realize())
-        return original(tx, user_cls, *args, **kwargs)
+def _is_constant(original: Method, self: Any) -> bool:
+    """Asked wherever a dictionary is handed on: it reads all, and uses nothing."""
+    vars(self)[_IS_ASKED] = True
+    try:
+        return bool(original(self))
+    finally:
+        del vars(self)[_IS_ASKED]
 
-    return staticmethod(fromkeys)
+
+def _extend(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> None:
+    """``list(d)`` and ``[*d]`` extend a list."""
+    if name == "extend" and args:
+        _guard(args[0].realize())
+
+
+def _grow(self: Any, tx: Any, other: Any) -> None:
+    _guard(other.realize())
+
+
+def _repr(self: Any, tx: Any) -> None:
+    _guard(self)
+
+
+def _fromkeys(tx: Any, user_cls: type, /, *args: Any, **kwargs: Any) -> None:
+    for given in (*args, *kwargs.values()):
+        _guard(given.realize())
 
 
 def _guard(variable: Any) -> None:
-    if isinstance(variable, ConstDictVariable) and variable.source and is_compiling_for_gradc():
+    if isinstance(variable, ConstDictVariable) and variable.source:
         variable.install_dict_keys_match_guard()
 
 
-def _make_guard_of_order(original: Method) -> Method:
-    @functools.wraps(original)
-    def guard_keys(self: Any, value: Any, guard: Any) -> None:
-        original(self, value, guard)
-        if is_compiling_for_gradc() and isinstance(value, OrderedDict) and len(value) > 1:
-            order = _order(value)
-            manager = self.get_guard_manager(guard).getattr_manager(
-                attr=_OF_ORDER,
-                source=f"{guard.name}.{_OF_ORDER}",
-                example_value=value.move_to_end,
-                guard_manager_enum=GuardManagerType.GUARD_MANAGER,
-            )
-            words = [f"{guard.name} is in the order in which it was"]
-            manager.add_lambda_guard(lambda method: _order(method.__self__) == order, words, guard.user_stack)
-
-    return guard_keys
+def _guard_of_order(_: Any, self: Any, value: Any, guard: Any) -> None:
+    if isinstance(value, OrderedDict) and len(value) > 1:
+        order = _order(value)
+        manager = self.get_guard_manager(guard).getattr_manager(
+            attr=_OF_ORDER,
+            source=f"{guard.name}.{_OF_ORDER}",
+            example_value=value.move_to_end,
+            guard_manager_enum=GuardManagerType.GUARD_MANAGER,
+        )
+        words = [f"{guard.name} is in the order in which it was"]
+        manager.add_lambda_guard(lambda method: _order(method.__self__) == order, words, guard.user_stack)
 
 
 def _order(dictionary: OrderedDict[Any, Any]) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import copy
-import functools
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod, call_quickly
 from gradc.torch_private.dynamo_patches.straight_losses import begin_joint_if_dropped
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves on the stack, where it is no value that is known
 _METHODS = {Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), type(None): ("step",)}  # of None: not come to
@@ -39,30 +39,26 @@ class _Method(NamedTuple):
     load: Any = None  # the instruction that takes it from its owner
 
 
-def end_in_the_same_frame(is_ours: IsOurs, quick_method: QuickMethod) -> Patch:
+def end_in_the_same_frame(quick_method: QuickMethod) -> Patch:
     """See the module's docstring."""
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def create_call_resume_at(self: Any, inst: Any, metadata: Any) -> Any:
-            rest = _rest_from(self, inst) if is_ours(self.output.compiler_fn) and _is_plain(self, metadata) else []
-            reader = _Reader(self)
-            if not rest or not reader.computes_nothing(rest):
-                begin_joint_if_dropped(self, _all_behind(self, inst), may_be_read=False)
-                return original(self, inst, metadata)
-            self.instruction_pointer = None
-            begin_joint_if_dropped(self, rest, may_be_read=True)
-            for method in reader.without_arguments:
-                if isinstance(method.owner, Optimizer):
-                    call_quickly(self, rest, method, quick_method)
-            return [*_with_variables(metadata[0].locals_names, len(self.stack)), *rest]
-
-        return create_call_resume_at
+    def resume(original: Method, self: Any, inst: Any, all_stack_locals_metadata: Any) -> Any:
+        rest = _rest_from(self, inst) if _is_plain(self, all_stack_locals_metadata) else []
+        reader = _Reader(self)
+        if not rest or not reader.computes_nothing(rest):
+            begin_joint_if_dropped(self, _all_behind(self, inst), may_be_read=False)
+            return original(self, inst, all_stack_locals_metadata)
+        self.instruction_pointer = None
+        begin_joint_if_dropped(self, rest, may_be_read=True)
+        for method in reader.without_arguments:
+            if isinstance(method.owner, Optimizer):
+                call_quickly(self, rest, method, quick_method)
+        return [*_with_variables(all_stack_locals_metadata[0].locals_names, len(self.stack)), *rest]
 
     return Patch(
         "end_in_the_same_frame",
         "Behind each graph break Dynamo goes on in a function of its own, though nothing may be left to compile.",
-        (Replace(InstructionTranslatorBase, "create_call_resume_at", make),),
+        (around(InstructionTranslatorBase, "create_call_resume_at", resume),),
     )
 
 

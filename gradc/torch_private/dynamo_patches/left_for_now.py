@@ -9,7 +9,6 @@ What was compiled before stays, and serves again when nobody watches. What such 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import os
 import types
@@ -29,9 +28,9 @@ from torch._dynamo.variables.torch_function import TorchFunctionModeVariable
 
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.dynamo_patches.other_code import begun_with, called, in_place_of, without_dynamo
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.modes import is_seen_by_function_modes, sees_calls
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before, instead
 
 _PROFILER = "torch.autograd.profiler"
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -87,70 +86,47 @@ def is_left_for_now(kind: str) -> bool:
     return kind in _REASONS
 
 
-def leave_labels_to_profilers(is_ours: IsOurs) -> Patch:
+def leave_labels_to_profilers() -> Patch:
     """Leave a function with labels to Python while a profiler runs, and one that begins or ends a profile at any time.
 
     Without a profiler the labels cost one guard on the flag that profilers set. Labels in torch's own code are left out as
     before: those of optimizers have handlers of their own.
     """
-
-    def make_enter(original: Method) -> Method:
-        @functools.wraps(original)
-        def enter(self: Any, tx: Any) -> Any:
-            if is_ours(tx.output.compiler_fn):
-                _meet_label(tx)
-            return original(self, tx)
-
-        return enter
-
-    def make_call(original: Method) -> Method:
-        """What makes a label: somebody else may enter it."""
-
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.value is torch.autograd.profiler.record_function and is_ours(tx.output.compiler_fn):
-                _meet_label(tx)
-            return original(self, tx, *args, **kwargs)
-
-        return call
-
-    def make_create(original: Any) -> Any:
-        @functools.wraps(original)
-        def create(*args: Any, **kwargs: Any) -> Any:
-            """Without the warning that the label is ignored."""
-            return ProfilerRecordFunctionContextVariable() if is_compiling_for_gradc() else original(*args, **kwargs)
-
-        return staticmethod(create)
-
-    def make_run(original: Method) -> Method:
-        @functools.wraps(original)
-        def run(self: Any) -> Any:
-            if self.f_code in LABEL.met_in and _is_profiled() and is_ours(self.output.compiler_fn):
-                self.output.guards.add(GlobalStateSource().make_guard(LABEL.guard))
-            return original(self)
-
-        return run
-
-    def make_profile(original: Method) -> Method:
-        @functools.wraps(original)
-        def enter(self: Any, tx: Any) -> Any:
-            if is_ours(tx.output.compiler_fn):
-                end_graph("profiler", "a profile begins here: Python begins it.", "torch.profiler.profile", skip_frame=True)
-            return original(self, tx)
-
-        return enter
-
     return Patch(
         "leave_labels_to_profilers",
         "Dynamo leaves out the labels of a function, and profilers that it enters: the trace shows neither.",
         (
-            Replace(ProfilerRecordFunctionContextVariable, "create", make_create),
-            Replace(ProfilerRecordFunctionContextVariable, "enter", make_enter),
-            Replace(TorchCtxManagerClassVariable, "call_function", make_call),
-            Replace(ProfilerContextVariable, "enter", make_profile),
-            Replace(InstructionTranslator, "run", make_run),
+            instead(ProfilerRecordFunctionContextVariable, "create", _create),
+            before(ProfilerRecordFunctionContextVariable, "enter", _enter),
+            before(TorchCtxManagerClassVariable, "call_function", _call),
+            before(ProfilerContextVariable, "enter", _profile),
+            before(InstructionTranslator, "run", _run),
         ),
     )
+
+
+def _enter(self: Any, tx: Any) -> None:
+    _meet_label(tx)
+
+
+def _call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    """What makes a label: somebody else may enter it."""
+    if self.value is torch.autograd.profiler.record_function:
+        _meet_label(tx)
+
+
+def _create(*args: Any, **kwargs: Any) -> Any:
+    """Without the warning that the label is ignored."""
+    return ProfilerRecordFunctionContextVariable()
+
+
+def _run(self: Any) -> None:
+    if self.f_code in LABEL.met_in and _is_profiled():
+        self.output.guards.add(GlobalStateSource().make_guard(LABEL.guard))
+
+
+def _profile(self: Any, tx: Any) -> None:
+    end_graph("profiler", "a profile begins here: Python begins it.", "torch.profiler.profile", skip_frame=True)
 
 
 def _meet_label(tx: Any) -> None:
@@ -162,38 +138,29 @@ def _meet_label(tx: Any) -> None:
     install_guard(flag.make_guard(GuardBuilder.CONSTANT_MATCH))
 
 
-def leave_calls_to_function_modes(is_ours: IsOurs) -> Patch:
+def leave_calls_to_function_modes() -> Patch:
     """Leave functions to Python while a ``TorchFunctionMode`` of the user's is on, and those that enter one at any time."""
-
-    def make_run(original: Method) -> Method:
-        @functools.wraps(original)
-        def run(self: Any) -> Any:
-            if self.f_code.co_name == "__torch_function__" and is_ours(self.output.compiler_fn):
-                name = "tensor subclass" if isinstance(next(iter(self.f_locals.values()), None), type) else "function mode"
-                explanation = "what sees a call makes it, as in eager, and no graph."
-                end_graph(name, explanation, "__torch_function__", skip_frame=True)
-            modes = [variable.value for variable in self.symbolic_torch_function_state.mode_stack]
-            if any(map(sees_calls, modes)) and is_ours(self.output.compiler_fn):
-                MODE.end_graph(self, type(modes[-1]).__name__)
-            return original(self)
-
-        return run
-
-    def make_enter(original: Method) -> Method:
-        @functools.wraps(original)
-        def enter(self: Any, tx: Any) -> Any:
-            if is_ours(tx.output.compiler_fn) and not tx.f_code.co_filename.startswith(_TORCH):
-                explanation = "a torch function mode is to see every call, as in eager: Python enters it."
-                end_graph("function mode that is entered", explanation, type(self.value).__name__, skip_frame=True)
-            return original(self, tx)
-
-        return enter
-
     return Patch(
         "leave_calls_to_function_modes",
         "Dynamo calls a mode for what it puts into its graphs: not for attributes of tensors, nor for state that is set.",
         (
-            Replace(InstructionTranslator, "run", make_run),
-            Replace(TorchFunctionModeVariable, "enter", make_enter),
+            before(InstructionTranslator, "run", _run_in_mode),
+            before(TorchFunctionModeVariable, "enter", _enter_mode),
         ),
     )
+
+
+def _run_in_mode(self: Any) -> None:
+    if self.f_code.co_name == "__torch_function__":
+        name = "tensor subclass" if isinstance(next(iter(self.f_locals.values()), None), type) else "function mode"
+        explanation = "what sees a call makes it, as in eager, and no graph."
+        end_graph(name, explanation, "__torch_function__", skip_frame=True)
+    modes = [variable.value for variable in self.symbolic_torch_function_state.mode_stack]
+    if any(map(sees_calls, modes)):
+        MODE.end_graph(self, type(modes[-1]).__name__)
+
+
+def _enter_mode(self: Any, tx: Any) -> None:
+    if not tx.f_code.co_filename.startswith(_TORCH):
+        explanation = "a torch function mode is to see every call, as in eager: Python enters it."
+        end_graph("function mode that is entered", explanation, type(self.value).__name__, skip_frame=True)

@@ -18,8 +18,8 @@ from torch._dynamo.variables.user_defined import DefaultDictVariable, UserDefine
 
 from gradc.torch_private.dynamo_names import LOADS_ATTRIBUTES
 from gradc.torch_private.dynamo_patches.attributes import asked
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 
 def guard_what_is_missing() -> Patch:
@@ -28,43 +28,34 @@ def guard_what_is_missing() -> Patch:
         "guard_what_is_missing",
         "Dynamo guards no key and no attribute that was not there, though the program may have handled the error.",
         (
-            Replace(ConstDictVariable, "getitem_const_raise_exception_if_absent", _make_subscript),
-            Replace(DefaultDictVariable, "mp_subscript_impl", _make_subscript),
-            Replace(GetAttrBuiltinVariable, "_call_getattr", _make_attribute),
-            *(Replace(module, name, _make_attribute) for module, name in LOADS_ATTRIBUTES),
+            before(ConstDictVariable, "getitem_const_raise_exception_if_absent", _subscript),
+            before(DefaultDictVariable, "mp_subscript_impl", _subscript),
+            around(GetAttrBuiltinVariable, "_call_getattr", _attribute),
+            *(around(module, name, _attribute) for module, name in LOADS_ATTRIBUTES),
         ),
     )
 
 
-def _make_subscript(original: Method) -> Method:
-    @functools.wraps(original)
-    def subscript(self: Any, tx: Any, key: Any) -> Any:
-        items = vars(self).get("_base_vt") or self  # of a defaultdict, before torch 2.15
-        if is_compiling_for_gradc() and key not in items:
-            items.install_dict_contains_guard(tx, [key])
-        return original(self, tx, key)
-
-    return subscript
+def _subscript(self: Any, tx: Any, _key: Any) -> None:
+    items = vars(self).get("_base_vt") or self  # of a defaultdict, before torch 2.15
+    if _key not in items:
+        items.install_dict_contains_guard(tx, [_key])
 
 
-def _make_attribute(original: Method) -> Method:
-    @functools.wraps(original)
-    def getattribute(*args: Any, **kwargs: Any) -> Any:
-        tx, item, name = asked(*args)
-        try:
-            found = original(*args, **kwargs)
-        except ObservedAttributeError:
-            _guard(item, GuardBuilder.HASATTR, name)
-            raise
-        if isinstance(item, UserDefinedObjectVariable) and _is_left_to_getattr(tx, item, name):
-            _guard(item, GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, name)
-        return found
-
-    return getattribute
+def _attribute(original: Method, *args: Any, **kwargs: Any) -> Any:
+    tx, item, name = asked(*args)
+    try:
+        found = original(*args, **kwargs)
+    except ObservedAttributeError:
+        _guard(item, GuardBuilder.HASATTR, name)
+        raise
+    if isinstance(item, UserDefinedObjectVariable) and _is_left_to_getattr(tx, item, name):
+        _guard(item, GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, name)
+    return found
 
 
 def _guard(item: Any, guard: Callable[..., None], name: str) -> None:
-    if item.source and name and is_compiling_for_gradc():
+    if item.source and name:
         install_guard(item.source.make_guard(functools.partial(guard, attr=name)))
 
 

@@ -7,7 +7,6 @@ that has its own, as each copy of a file has. Functions of one code are one to i
 from __future__ import annotations
 
 import dis
-import functools
 import sys
 import types
 from typing import Any
@@ -20,8 +19,8 @@ from torch._dynamo.variables.misc import NewGlobalVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
 
 
 def find_modules_that_have_the_name() -> Patch:
@@ -30,61 +29,44 @@ def find_modules_that_have_the_name() -> Patch:
         "find_modules_that_have_the_name",
         "A module that is loaded again, or a second one of its name, is the first to Dynamo: its globals are read, silently.",
         (
-            Replace(symbolic_convert, "_import_module", _make_import),
-            Replace(InstructionTranslatorBase, "import_source", _make_source),
-            Replace(InliningInstructionTranslator, "get_globals_source_and_value", _make_globals),
-            *(Replace(table, dis.opmap["IMPORT_NAME"], _make_statement) for table in dispatch_tables()),
-            Replace(GuardBuilder, "CLOSURE_MATCH", _make_match),
+            around(symbolic_convert, "_import_module", _import),
+            around(InstructionTranslatorBase, "import_source", _source),
+            around(InliningInstructionTranslator, "get_globals_source_and_value", _globals),
+            *(around(table, dis.opmap["IMPORT_NAME"], _statement) for table in dispatch_tables()),
+            after(GuardBuilder, "CLOSURE_MATCH", _match),
         ),
     )
 
 
-def _make_import(original: Method) -> Method:
-    @functools.wraps(original)
-    def import_module(name: str) -> Any:
-        module = sys.modules.get(name) if is_compiling_for_gradc() else None
-        return original(name) if module is None else module
-
-    return import_module
+def _import(original: Method, name: str) -> Any:
+    module = sys.modules.get(name)
+    return original(name) if module is None else module
 
 
-def _make_source(original: Method) -> Method:
-    @functools.wraps(original)
-    def import_source(self: Any, name: str) -> Any:
-        alias, module = f"__import_{name.replace('.', '_dot_')}", sys.modules.get(name)
-        if not is_compiling_for_gradc() or self.output.global_scope.get(alias, module) is module:
-            return original(self, name)
-        return GlobalSource(self.output.install_global_by_id(alias, module))
-
-    return import_source
+def _source(original: Method, self: Any, module_name: str) -> Any:
+    alias, module = f"__import_{module_name.replace('.', '_dot_')}", sys.modules.get(module_name)
+    if self.output.global_scope.get(alias, module) is module:
+        return original(self, module_name)
+    return GlobalSource(self.output.install_global_by_id(alias, module))
 
 
-def _make_globals(original: Method) -> Method:
-    @functools.wraps(original)
-    def find(self: Any, name: str) -> tuple[Any, Any, Any]:
-        if not is_compiling_for_gradc() or _is_registered(self.f_globals):
-            return original(self, name)
-        if self.current_instruction.opname == "STORE_GLOBAL":
-            end_graph("global of a module that is not in sys.modules", "It is written there and then.", name)
-        alias = self.output.install_global_by_id("___unnamed_scope", self.f_globals)
-        return self.f_globals, NewGlobalVariable(), DictGetItemSource(GlobalSource(alias), name)
-
-    return find
+def _globals(original: Method, self: Any, name: str) -> tuple[Any, Any, Any]:
+    if _is_registered(self.f_globals):
+        return original(self, name)
+    if self.current_instruction.opname == "STORE_GLOBAL":
+        end_graph("global of a module that is not in sys.modules", "It is written there and then.", name)
+    alias = self.output.install_global_by_id("___unnamed_scope", self.f_globals)
+    return self.f_globals, NewGlobalVariable(), DictGetItemSource(GlobalSource(alias), name)
 
 
-def _make_statement(original: Method) -> Method:
+def _statement(original: Method, self: Any, inst: Any) -> None:
     """``import module``: it is guarded that the name still leads there. In torch's own code it does."""
-
-    @functools.wraps(original)
-    def import_name(self: Any, inst: Any) -> None:
-        level, from_list = (value.as_python_constant() for value in self.stack[-2:])
-        original(self, inst)
-        if is_compiling_for_gradc() and not str(self.f_globals.get("__name__")).startswith("torch."):
-            name = self.resolve_name(inst.argval, self.calc_package(), level) if level else inst.argval
-            for found in {name} if from_list else {name, name.partition(".")[0]}:
-                _guard(self, found)
-
-    return import_name
+    level, from_list = (value.as_python_constant() for value in self.stack[-2:])
+    original(self, inst)
+    if not str(self.f_globals.get("__name__")).startswith("torch."):
+        name = self.resolve_name(inst.argval, self.calc_package(), level) if level else inst.argval
+        for found in {name} if from_list else {name, name.partition(".")[0]}:
+            _guard(self, found)
 
 
 def _guard(tx: Any, name: str) -> None:
@@ -92,17 +74,11 @@ def _guard(tx: Any, name: str) -> None:
     install_guard(DictGetItemSource(modules, name).make_guard(GuardBuilder.ID_MATCH))
 
 
-def _make_match(original: Method) -> Method:
+def _match(result: Any, self: Any, guard: Any) -> Any:
     """A function is guarded by its code: by its globals, too."""
-
-    @functools.wraps(original)
-    def match(self: Any, guard: Any) -> Any:
-        result = original(self, guard)
-        if type(self.get(guard)) is types.FunctionType and is_compiling_for_gradc():
-            self._guard_on_attribute(guard, "__globals__", GuardBuilder.ID_MATCH)
-        return result
-
-    return match
+    if type(self.get(guard)) is types.FunctionType:
+        self._guard_on_attribute(guard, "__globals__", GuardBuilder.ID_MATCH)
+    return result
 
 
 def _is_registered(namespace: dict[str, Any]) -> bool:

@@ -14,33 +14,31 @@ from torch._dynamo.convert_frame import ConvertFrame
 
 from gradc.torch_private.dynamo_patches.other_code import Is, called, cut_to, in_place_of, unless_done
 from gradc.torch_private.optimizers import HOOKED, Closure, Quick, Step, quick_of
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _callback: contextvars.ContextVar[Any] = contextvars.ContextVar("_callback", default=None)
 
 
-def run_optimizers_natively(is_ours: IsOurs, native_step: Callable[[Any, Any], Step | None]) -> Patch:
+def run_optimizers_natively(native_step: Callable[[Any, Any], Step | None]) -> Patch:
     """Where compiled code comes to the step of an optimizer, run ``native_step(step without hooks, backend)`` in its place.
 
     Where that is None, what would happen without. A step that compiled code does not come to stays torch's.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            backend = self._torchdynamo_orig_backend
-            if frame.f_code is HOOKED and is_ours(backend):
-                step = frame.f_locals["func"]
-                if native := native_step(step, backend):
-                    return _in_place_of(frame.f_code, step, quick_of(native), functools.partial(_run, native))
-            return original(self, frame, *args, **kwargs)
-
-        return convert
+    def convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        backend = self._torchdynamo_orig_backend
+        if frame.f_code is HOOKED:
+            step = frame.f_locals["func"]
+            if native := native_step(step, backend):
+                return _in_place_of(frame.f_code, step, quick_of(native), functools.partial(_run, native))
+        return original(self, frame, *args, **kwargs)
 
     return Patch(
         "run_optimizers_natively",
         "The step of one of torch's optimizers that compiled code comes to is gradc's own, with the same bits.",
-        (Replace(ConvertFrame, "__call__", make),),
+        (around(ConvertFrame, "__call__", convert, scope=is_frame_ours),),
     )
 
 

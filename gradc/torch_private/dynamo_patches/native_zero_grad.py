@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,33 +11,29 @@ from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameReturn
 
 from gradc.torch_private.dynamo_patches.other_code import Is, begun_with, cut_to, in_place_of, unless_done, without_dynamo
 from gradc.torch_private.optimizers import NOT_LOOKED_INTO, ZERO_GRAD, Quick
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
-def clear_gradients_natively(
-    is_ours: IsOurs, zero_grad: Callable[..., None], quick_zero_grad: Callable[[], Quick | None]
-) -> Patch:
+def clear_gradients_natively(zero_grad: Callable[..., None], quick_zero_grad: Callable[[], Quick | None]) -> Patch:
     """Where compiled code comes to torch's ``Optimizer.zero_grad``, run ``zero_grad`` in its place.
 
     What ``quick_zero_grad`` gives is run before: if that is true, all is done. All functions that torch hides from Dynamo have
     one layer around, of the same code: the others go on with theirs.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, frame: Any, *args: Any) -> Any:
-            if frame.f_code is NOT_LOOKED_INTO and is_ours(self):
-                if frame.f_locals["fn"] is not ZERO_GRAD:
-                    return _itself(frame.f_code)
-                return _in_place_of(frame.f_code, zero_grad, quick_zero_grad())
-            return original(self, frame, *args)
-
-        return call
+    def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
+        if frame.f_code is NOT_LOOKED_INTO:
+            if frame.f_locals["fn"] is not ZERO_GRAD:
+                return _itself(frame.f_code)
+            return _in_place_of(frame.f_code, zero_grad, quick_zero_grad())
+        return original(self, frame, *args)
 
     return Patch(
         "clear_gradients_natively",
         "torch's zero_grad takes 25 to 70 us, for profilers and in Python, before each forward.",
-        (Replace(CatchErrorsWrapper, "__call__", make),),
+        (around(CatchErrorsWrapper, "__call__", call, scope=is_frame_ours),),
     )
 
 

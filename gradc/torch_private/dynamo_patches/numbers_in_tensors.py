@@ -8,7 +8,6 @@ own call, with the number. It has no derivative: where gradients are recorded th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,8 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.tensor import TensorVariable
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _NAMED = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}  # method: the name of its number
 _library = torch.library.Library("gradc_numbers", "DEF")
@@ -63,29 +63,25 @@ for _name, _number in _NAMED.items():
     _define(_name, _number)
 
 
-def take_numbers_in_tensors(is_ours: IsOurs) -> Patch:
+def take_numbers_in_tensors() -> Patch:
     """See the module's docstring."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_method(self: Any, tx: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            number = _NAMED.get(name.removesuffix("_"))
-            if number is None or set(kwargs) != {number} or not is_ours(tx.output.compiler_fn):
-                return original(self, tx, name, args, kwargs)
-            tensors = [each.realize() for each in (self, *args, kwargs[number])]
-            if not _is_taken(tensors, 3 if number == "alpha" else 4):
-                return original(self, tx, name, args, kwargs)
-            op = getattr(torch.ops.gradc_numbers, name).default
-            result = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", op, tuple(x.as_proxy() for x in tensors), {}))
-            return self if name.endswith("_") else result
-
-        return call_method
-
     return Patch(
         "take_numbers_in_tensors",
         "An optimizer of one's own that keeps its rate in a tensor ended its graph at each update.",
-        (Replace(TensorVariable, "call_method", make),),
+        (around(TensorVariable, "call_method", _call_method),),
     )
+
+
+def _call_method(original: Method, self: Any, tx: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    number = _NAMED.get(name.removesuffix("_"))
+    if number is None or set(kwargs) != {number}:
+        return original(self, tx, name, args, kwargs)
+    tensors = [each.realize() for each in (self, *args, kwargs[number])]
+    if not _is_taken(tensors, 3 if number == "alpha" else 4):
+        return original(self, tx, name, args, kwargs)
+    op = getattr(torch.ops.gradc_numbers, name).default
+    result = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", op, tuple(x.as_proxy() for x in tensors), {}))
+    return self if name.endswith("_") else result
 
 
 def _is_taken(tensors: Sequence[VariableTracker], count: int) -> bool:

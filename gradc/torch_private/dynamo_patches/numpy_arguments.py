@@ -8,7 +8,6 @@ and here. Of other integers torch makes a tensor of its own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,51 +24,43 @@ from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import Source
 
 from gradc.torch_private.dynamo_patches.opaque import NUMPY, OpaqueVariable
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, instead
 
 _INDEXING = ("getitem", "setitem", "__getitem__", "__setitem__")
 _INTEGERS = {numpy.dtype(code) for code in "bhilq"}  # of unsigned ones torch takes bytes for a mask
 
 
-def take_numpy_arguments(is_ours: IsOurs) -> Patch:
+def take_numpy_arguments() -> Patch:
     """See the module's docstring."""
-
-    def make_builtin(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if len(args) > 1 and self.fn.__name__ in _INDEXING and is_ours(tx.output.compiler_fn):
-                args = _with_tensor_as_index(tx, args)
-            return original(self, tx, args, kwargs)
-
-        return call
-
-    def make_method(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-            if args and name in _INDEXING and is_ours(tx.output.compiler_fn):
-                args = _with_tensor_as_index(tx, [self, *args])[1:]
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
-    def make_reconstruct(_: Any) -> Method:
-        def reconstruct(self: Any, codegen: PyCodegen) -> None:
-            """``x.item()``: Dynamo guards it only."""
-            codegen(self.base)
-            codegen.load_method("item")
-            codegen.call_method(0)
-
-        return reconstruct
-
     return Patch(
         "take_numpy_arguments",
         "A minibatch that is taken by an array of indices, or a number of NumPy's, calculates nothing, and ended graphs.",
         (
-            Replace(BuiltinVariable, "call_function", make_builtin),
-            Replace(TensorVariable, "call_method", make_method),
-            Replace(CallMethodItemSource, "reconstruct", make_reconstruct, may_be_missing=True),
+            around(BuiltinVariable, "call_function", _builtin),
+            around(TensorVariable, "call_method", _method),
+            instead(CallMethodItemSource, "reconstruct", _reconstruct, may_be_missing=True),
         ),
     )
+
+
+def _builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) > 1 and self.fn.__name__ in _INDEXING:
+        args = _with_tensor_as_index(tx, args)
+    return original(self, tx, args, kwargs)
+
+
+def _method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    if args and name in _INDEXING:
+        args = _with_tensor_as_index(tx, [self, *args])[1:]
+    return original(self, tx, name, args, kwargs)
+
+
+def _reconstruct(self: Any, codegen: PyCodegen) -> None:
+    """``x.item()``: Dynamo guards it only."""
+    codegen(self.base)
+    codegen.load_method("item")
+    codegen.call_method(0)
 
 
 def _with_tensor_as_index(tx: Any, args: Sequence[VariableTracker]) -> list[VariableTracker]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, cast
@@ -28,9 +27,10 @@ from torch._guards import Source
 
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.dynamo_patches.tensor_methods import tensor_method
+from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.subclasses import runs_code_of_its_own
+from gradc.torch_private.weaver import around, before, instead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,63 +134,47 @@ for _name in vars(VariableTracker):
 setattr(OpaqueVariable, GETATTR, OpaqueVariable.getattr)
 
 
-def leave_closed(is_ours: IsOurs) -> Patch:
+def leave_closed() -> Patch:
     """Hand on arrays, TorchScript and unusual tensors as they are, and end the graph where they are called.
 
     The functions of NumPy have a setting of Dynamo's for this, ``trace_numpy``; it says nothing of arrays.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def wrap(self: Any, value: Any) -> Any:
-            kind = _kind_of(value)
-            if kind is None or not is_ours(self.tx.output.compiler_fn):
-                return original(self, value)
-            self.install_guards(GuardBuilder.TYPE_MATCH)
-            if kind is SPARSE:
-                install_guard(AttrSource(self.source, "layout").make_guard(GuardBuilder.ID_MATCH))
-            return OpaqueVariable(value, kind, source=self.source)
-
-        return wrap
-
-    def make_call(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_ours(tx.output.compiler_fn):
-                NUMPY.end_graph(getattr(self.value, "__name__", str(self.value)))
-            return original(self, tx, *args, **kwargs)
-
-        return call
-
-    def make_array(_: None) -> Method:
-        def method(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-            """None: as if there were no method."""
-            if is_ours(tx.output.compiler_fn):
-                NUMPY.end_graph("Tensor.__array__")
-
-        return method
-
-    def make_torch(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            """Of torch's functions some would tell of a closed tensor that it is none."""
-            for value in _leaves([*args, *kwargs.values()]) if is_ours(tx.output.compiler_fn) else ():
-                if isinstance(value, OpaqueVariable) and value.kind in (SUBCLASS, SPARSE):
-                    value.kind.end_graph(f"{type(value.value).__name__} as an argument")
-            return original(self, tx, args, kwargs)
-
-        return call
-
     return Patch(
         "leave_closed",
         "Dynamo puts other programs in the place of NumPy's functions, of TorchScript's and of what a tensor's class does.",
         (
-            Replace(VariableBuilder, "_wrap", make),
-            Replace(NumpyVariable, "call_function", make_call),
-            Replace(TorchInGraphFunctionVariable, "call_function", make_torch),
-            *replace_tensor_method("__array__", make_array),
+            around(VariableBuilder, "_wrap", _wrap),
+            before(NumpyVariable, "call_function", _call),
+            before(TorchInGraphFunctionVariable, "call_function", _torch),
+            *tensor_method(instead, "__array__", _array),
         ),
     )
+
+
+def _wrap(original: Method, self: Any, value: Any) -> Any:
+    kind = _kind_of(value)
+    if kind is None:
+        return original(self, value)
+    self.install_guards(GuardBuilder.TYPE_MATCH)
+    if kind is SPARSE:
+        install_guard(AttrSource(self.source, "layout").make_guard(GuardBuilder.ID_MATCH))
+    return OpaqueVariable(value, kind, source=self.source)
+
+
+def _call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    NUMPY.end_graph(getattr(self.value, "__name__", str(self.value)))
+
+
+def _array(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    """None: as if there were no method."""
+    NUMPY.end_graph("Tensor.__array__")
+
+
+def _torch(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    """Of torch's functions some would tell of a closed tensor that it is none."""
+    for value in _leaves([*args, *kwargs.values()]):
+        if isinstance(value, OpaqueVariable) and value.kind in (SUBCLASS, SPARSE):
+            value.kind.end_graph(f"{type(value.value).__name__} as an argument")
 
 
 def _number_of(value: Any, source: Source) -> VariableTracker:

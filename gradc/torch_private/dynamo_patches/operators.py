@@ -10,7 +10,8 @@ from typing import Any
 
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase, break_graph_if_unsupported
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _OPERATORS = (
     *("BINARY_OP", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "UNARY_NOT", "CONTAINS_OP", "LOAD_ATTR"),
@@ -18,24 +19,25 @@ _OPERATORS = (
 )
 
 
-def resume_behind_operators(is_ours: IsOurs) -> Patch:
+def resume_behind_operators() -> Patch:
     """End graphs at operators and attributes, as Dynamo ends them at calls, and go on behind them."""
-
-    def make(original: Method) -> Method:
-        breaking = break_graph_if_unsupported(push=True, msg_prefix="An operator or attribute that cannot be traced")(original)
-
-        @functools.wraps(original)
-        def operate(self: Any, inst: Any) -> Any:
-            is_method = inst.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and inst.arg % 2  # leaves two values
-            return (breaking if not is_method and is_ours(self.output.compiler_fn) else original)(self, inst)
-
-        return operate
-
     return Patch(
         "resume_behind_operators",
         "Where Dynamo meets an operator that it cannot trace, it leaves the rest of the function alone.",
-        tuple(Replace(table, dis.opmap[name], make) for table in dispatch_tables() for name in _OPERATORS if name in dis.opmap),
+        tuple(
+            around(table, dis.opmap[name], _operate) for table in dispatch_tables() for name in _OPERATORS if name in dis.opmap
+        ),
     )
+
+
+def _operate(original: Method, self: Any, inst: Any) -> Any:
+    is_method = inst.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and inst.arg % 2  # leaves two values
+    return (original if is_method else _breaking(original))(self, inst)
+
+
+@functools.cache
+def _breaking(original: Method) -> Method:
+    return break_graph_if_unsupported(push=True, msg_prefix="An operator or attribute that cannot be traced")(original)
 
 
 def dispatch_tables() -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Callable
@@ -20,68 +19,56 @@ from gradc.torch_private.dynamo_patches.cleared_last import is_cleared_last
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 _NATIVE_STEP, _ZERO_GRAD_FIRST = "native step of an optimizer", "zero_grad of an optimizer, before any calculation"
 NATIVE_STEP, ZERO_GRAD_FIRST = PREFIX + _NATIVE_STEP, PREFIX + _ZERO_GRAD_FIRST  # reasons of graph breaks, as they are counted
 
 
-def run_optimizers_eagerly(is_ours: IsOurs, note: Callable[[str, Any], None], quick_method: QuickMethod) -> Patch:
+def run_optimizers_eagerly(note: Callable[[str, Any], None], quick_method: QuickMethod) -> Patch:
     """Leave the steps of torch's optimizers out of graphs; a user's own optimizer is compiled.
 
     ``note`` is called with the name of an optimizer and the backend, at each step.
     """
 
-    def make_inline(original: Method) -> Method:
-        @functools.wraps(original)
-        def inline(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_zero_grad(self.fn) and is_ours(tx.output.compiler_fn):
-                how = tx, self, quick_method, *args
-                if is_cleared_first(*how, **kwargs) or is_cleared_last(*how, **kwargs):
-                    return ConstantVariable.create(None)
-                _end_at_zero_grad(tx)
-            if is_ours(tx.output.compiler_fn) and _is_of_an_optimizer(self.fn):
-                _end_at_step(self.fn)
-            return original(self, tx, *args, **kwargs)
+    def inline(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_zero_grad(self.fn):
+            how = tx, self, quick_method, *args
+            if is_cleared_first(*how, **kwargs) or is_cleared_last(*how, **kwargs):
+                return ConstantVariable.create(None)
+            _end_at_zero_grad(tx)
+        if _is_of_an_optimizer(self.fn):
+            _end_at_step(self.fn)
+        return original(self, tx, *args, **kwargs)
 
-        return inline
-
-    def make_skipped(original: Method) -> Method:
+    def skipped(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
         """A scheduler notes in a wrapper of the optimizer's step that it was called."""
+        if hasattr(self.value, "_wrapped_by_lr_sched"):
+            _end_at_step(self.value.__wrapped__)
 
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if hasattr(self.value, "_wrapped_by_lr_sched") and is_ours(tx.output.compiler_fn):
-                _end_at_step(self.value.__wrapped__)
-            return original(self, tx, *args, **kwargs)
-
-        return call
-
-    def make_convert(original: Method) -> Method:
-        @functools.wraps(original)
-        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            code, backend = frame.f_code, self._torchdynamo_orig_backend
-            if not (code.co_filename == _OPTIMIZER_BASE or _is_of_an_optimizer(code)) or not is_ours(backend):
+    def convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        code, backend = frame.f_code, self._torchdynamo_orig_backend
+        if not (code.co_filename == _OPTIMIZER_BASE or _is_of_an_optimizer(code)):
+            return original(self, frame, *args, **kwargs)
+        owner = frame.f_locals.get("self") or next(iter(frame.f_locals.get("args", ())), None)
+        if isinstance(owner, torch.optim.Optimizer):
+            is_users = not _is_of_an_optimizer(type(owner).step)
+            if is_users and code.co_filename == _OPTIMIZER_BASE:
                 return original(self, frame, *args, **kwargs)
-            owner = frame.f_locals.get("self") or next(iter(frame.f_locals.get("args", ())), None)
-            if isinstance(owner, torch.optim.Optimizer):
-                is_users = not _is_of_an_optimizer(type(owner).step)
-                if is_users and code.co_filename == _OPTIMIZER_BASE:
-                    return original(self, frame, *args, **kwargs)
-                if code.co_name == ("step" if is_users else "wrapper"):
-                    note(type(owner).__name__, backend)
-            skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
-            return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
-
-        return convert
+            if code.co_name == ("step" if is_users else "wrapper"):
+                note(type(owner).__name__, backend)
+        skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
 
     return Patch(
         "run_optimizers_eagerly",
         "Under Dynamo torch's optimizers take other branches, which round otherwise: they ask torch.compiler.is_compiling().",
         (
-            *(Replace(kind, "call_function", make_inline) for kind in FUNCTIONS),
-            Replace(SkipFunctionVariable, "call_function", make_skipped),
-            Replace(ConvertFrame, "__call__", make_convert),
+            *(around(kind, "call_function", inline) for kind in FUNCTIONS),
+            before(SkipFunctionVariable, "call_function", skipped),
+            around(ConvertFrame, "__call__", convert, scope=is_frame_ours),
         ),
     )
 

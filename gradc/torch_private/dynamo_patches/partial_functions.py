@@ -6,7 +6,6 @@ number it may raise there, behind the ``try`` that waits for it; and of a negati
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from typing import Any
@@ -19,7 +18,8 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.changing_floats import FloatVariable
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 _DIVISIONS = {divmod, *(getattr(operator, name) for name in ("truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"))}
 _POWERS = {pow, operator.pow, operator.ipow}
@@ -29,31 +29,26 @@ _OF_MATH = {value for name, value in vars(math).items() if callable(value) and n
 _PARTIAL = _DIVISIONS | _POWERS | _SHIFTS | (_OF_MATH - _TOTAL) | {int, round}
 
 
-def guard_where_functions_raise(is_ours: IsOurs) -> Patch:
+def guard_where_functions_raise() -> Patch:
     """Guard that an integer stays where the function has a value; leave it to Python what a ``try`` may catch of floats."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            function = self.fn if isinstance(self, BuiltinVariable) else self.value
-            if _is_partial(function) and args and is_ours(tx.output.compiler_fn):
-                numbers = [arg.realize() for arg in args]
-                _guard(function, numbers)
-                if any(type(number) is FloatVariable for number in numbers) and is_waited_for(tx):
-                    name = getattr(function, "__name__", str(function))
-                    end_graph("function that may raise", "Python calls it inside of its try or with.", name)
-            return original(self, tx, args, kwargs)
-
-        return call
-
     return Patch(
         "guard_where_functions_raise",
         "In a graph a division by a number that changes raises behind the try around it, and a negative shift does not raise.",
         (
-            Replace(BuiltinVariable, "call_function", make),
-            Replace(TorchInGraphFunctionVariable, "call_function", make),
+            before(BuiltinVariable, "call_function", _call),
+            before(TorchInGraphFunctionVariable, "call_function", _call),
         ),
     )
+
+
+def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
+    function = self.fn if isinstance(self, BuiltinVariable) else self.value
+    if _is_partial(function) and args:
+        numbers = [arg.realize() for arg in args]
+        _guard(function, numbers)
+        if any(type(number) is FloatVariable for number in numbers) and is_waited_for(tx):
+            name = getattr(function, "__name__", str(function))
+            end_graph("function that may raise", "Python calls it inside of its try or with.", name)
 
 
 def _is_partial(function: Any) -> bool:

@@ -6,7 +6,6 @@ follows each module that is made.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -14,40 +13,37 @@ from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
 from torch._dynamo.eval_frame import _TorchDynamoContext
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_callback_ours, is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
-def leave_the_process_as_it_is(is_ours: IsOurs) -> Patch:
+def leave_the_process_as_it_is() -> Patch:
     """Compile without Dynamo's changes of torch; they come with the first thing that another backend compiles.
 
     Distributions then check their arguments in compiled code too: see ``distributions.py``. What TorchScript or FX traces
     inside is left as it is: Dynamo's changes kept it out of compiled code.
     """
-
-    def make_init(original: Method) -> Method:
-        @functools.wraps(original)
-        def init(self: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
-            if is_ours(callback):
-                kwargs = {name: value for name, value in kwargs.items() if name not in ("patch_fn", "on_enter")}
-            original(self, callback, *args, **kwargs)
-
-        return init
-
-    def make_convert(original: Method) -> Method:
-        @functools.wraps(original)
-        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_traced() and is_ours(self._torchdynamo_orig_backend):
-                skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
-                return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
-            return original(self, frame, *args, **kwargs)
-
-        return convert
-
     return Patch(
         "leave_the_process_as_it_is",
         "At the first compilation Dynamo changes torch for the whole process: distributions no longer check their arguments.",
-        (Replace(_TorchDynamoContext, "__init__", make_init), Replace(ConvertFrame, "__call__", make_convert)),
+        (
+            around(_TorchDynamoContext, "__init__", _init, scope=is_callback_ours),
+            around(ConvertFrame, "__call__", _convert, scope=is_frame_ours),
+        ),
     )
+
+
+def _init(original: Method, self: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("patch_fn", "on_enter")}
+    original(self, callback, *args, **kwargs)
+
+
+def _convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_traced():
+        skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
+        return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
+    return original(self, frame, *args, **kwargs)
 
 
 def _is_traced() -> bool:

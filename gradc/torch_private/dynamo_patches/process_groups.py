@@ -16,7 +16,8 @@ import torch
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after
 
 _ANSWERS = "gradc_process_groups"
 _QUESTIONS = (
@@ -25,24 +26,19 @@ _QUESTIONS = (
 )
 
 
-def guard_process_groups(is_ours: IsOurs) -> Patch:
+def guard_process_groups() -> Patch:
     """Guard what Dynamo is told of the default process group: asked again only where that is another one."""
     questions = set(_questions())
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            result = original(self, tx, args, kwargs)
-            if inspect.isfunction(self.value) and self.value in questions and is_ours(tx.output.compiler_fn):
-                _guard(tx.output, self.value, args, kwargs)
-            return result
-
-        return call
+    def call(result: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if inspect.isfunction(self.value) and self.value in questions:
+            _guard(tx.output, self.value, args, kwargs)
+        return result
 
     return Patch(
         "guard_process_groups",
         "A process group that is made after the first call has a rank and a size that Dynamo was not told.",
-        (Replace(TorchInGraphFunctionVariable, "call_function", make),),
+        (after(TorchInGraphFunctionVariable, "call_function", call),),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch._dynamo.variables.misc import PythonModuleVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 _SETTERS = {
     torch: (
@@ -35,40 +34,31 @@ _SETTERS = {
 }
 
 
-def set_process_state_eagerly(is_ours: IsOurs) -> Patch:
+def set_process_state_eagerly() -> Patch:
     """Make Dynamo end its graph where the default dtype, determinism or a flag of a backend of torch's is set.
 
     Dynamo records these calls in its graph, and some it makes while it traces: gradc's Programs hold ATen calls alone. An
     attribute of one of torch's modules it would set behind the graph.
     """
 
-    def make(original: Method | None) -> Method:
-        def set_state(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            """None: as if there were no handler."""
-            if is_ours(tx.output.compiler_fn):
-                _end_graph(self.value.__name__)
-            return original(self, tx, *args, **kwargs) if original is not None else None
-
-        return set_state
-
-    def make_store(original: Method) -> Method:
-        @functools.wraps(original)
-        def store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
-            if isinstance(item, PythonModuleVariable) and item.is_torch and is_compiling_for_gradc():
-                _end_graph(f"{item.value.__name__}.{name}")
-            original(self, item, name, *args, **kwargs)
-
-        return store_attr
-
     handlers = TorchInGraphFunctionVariable._get_handlers()
     return Patch(
         "set_process_state_eagerly",
         "What a function sets for the whole process holds from there on, for what runs then: no Program can set it.",
         (
-            *(Replace(handlers, setter, make, may_be_missing=True) for setter in _setters()),
-            Replace(SideEffects, "store_attr", make_store),
+            *(before(handlers, setter, _set_state, may_be_missing=True) for setter in _setters()),
+            before(SideEffects, "store_attr", _store),
         ),
     )
+
+
+def _set_state(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    _end_graph(self.value.__name__)
+
+
+def _store(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
+    if isinstance(item, PythonModuleVariable) and item.is_torch:
+        _end_graph(f"{item.value.__name__}.{name}")
 
 
 def _setters() -> Iterator[Any]:

@@ -20,33 +20,32 @@ from torch._guards import Guard
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.fakes import has_symbolic_sizes
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import instead
 
 _RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _NUM_ARGUMENTS = 9
 _MAX_STEPS = 64  # of all layers and directions; 64 of a GRU take 2 s to trace, forward and backward
 
 
-def trace_short_recurrences(is_ours: IsOurs) -> Patch:
+def trace_short_recurrences() -> Patch:
     """End the graph at calls that are not to be traced: see the module's docstring."""
-
-    def make(_: None) -> Method:
-        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-            """None: the call goes into the graph."""
-            if is_ours(tx.output.compiler_fn) and self.value is torch.lstm:
-                install_guard(GlobalStateSource().make_guard(_same_kernels))
-            if is_ours(tx.output.compiler_fn) and (reason := _reason_to_end(self.value, args)):
-                explanation = f"gradc leaves a call of {self.value.__name__} to torch's own loop: {reason}."
-                end_graph(reason, explanation, self.value.__name__)
-
-        return call
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
     return Patch(
         "trace_short_recurrences",
         "The lengths of packed sequences are values; a loop over symbolic sizes fixes them; a long one takes long to trace.",
-        tuple(Replace(handlers, op, make, may_be_missing=True) for op in _RECURRENCES),
+        tuple(instead(handlers, op, _call, may_be_missing=True) for op in _RECURRENCES),
     )
+
+
+def _call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    """None: the call goes into the graph."""
+    if self.value is torch.lstm:
+        install_guard(GlobalStateSource().make_guard(_same_kernels))
+    if reason := _reason_to_end(self.value, args):
+        explanation = f"gradc leaves a call of {self.value.__name__} to torch's own loop: {reason}."
+        end_graph(reason, explanation, self.value.__name__)
 
 
 def _same_kernels(builder: Any, guard: Guard) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
-import functools
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +22,8 @@ from torch._C._dynamo import guards as of_dynamo
 from torch._dynamo.guards import CheckFunctionManager, GuardManagerWrapper
 
 from gradc.torch_private.dynamo_patches import identities
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after, instead
 
 MakeGuard = Callable[[Callable[[dict[str, Any]], bool], dict[str, Any]], Any]
 
@@ -49,37 +48,28 @@ _OF_ELEMENTS = ("ListGetItemGuardAccessor", "TupleGetItemGuardAccessor")
 def guard_objects_at_once(make_guard: MakeGuard) -> Patch:
     """``make_guard`` makes the guard, of the guards that it asks and the function's globals; None where there can be none."""
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_guards(self: Any, builder: Any, *others: Any) -> None:
-            original(self, builder, *others)
-            if is_compiling_for_gradc():
-                _cut(self.guard_manager, builder, make_guard)
-
-        return compile_guards
+    def compile_guards(_: Any, self: Any, builder: Any, *others: Any) -> None:
+        _cut(self.guard_manager, builder, make_guard)
 
     return Patch(
         "guard_objects_at_once",
         "At each call Dynamo walks to every parameter again, by way of modules and dictionaries in which nothing has changed.",
         (
             identities.hold_back(),
-            Replace(CheckFunctionManager, "compile_check_fn", make),
-            Replace(GuardManagerWrapper, "check_verbose", _make_check_verbose),
+            after(CheckFunctionManager, "compile_check_fn", compile_guards),
+            instead(GuardManagerWrapper, "check_verbose", _check_verbose, scope=_is_cut),
         ),
     )
 
 
-def _make_check_verbose(original: Method) -> Method:
+def _is_cut(guards: Any, *_: Any) -> bool:
+    return "gradc_whole" in vars(guards)
+
+
+def _check_verbose(self: Any, x: Any) -> Any:
     """Why guards fail, the whole tree tells. It looks at the state of the thread, which the one guard took for known."""
-
-    @functools.wraps(original)
-    def check_verbose(self: Any, variables: Any) -> Any:
-        if (whole := self.__dict__.get("gradc_whole")) is None:
-            return original(self, variables)
-        self.gradc_guard.forget()
-        return whole.check_verbose(variables)
-
-    return check_verbose
+    self.gradc_guard.forget()
+    return self.gradc_whole.check_verbose(x)
 
 
 def _cut(guards: Any, builder: Any, make_guard: MakeGuard) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any
 
@@ -15,76 +14,58 @@ from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
 
 from gradc.torch_private.dynamo_names import ANY_SET, LIST_METHODS
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # no result hangs on the order in which torch's code lists a set
 _WHY = "The order of a set depends on hashes, and on what it held before."
 
 
-def keep_the_order_of_sets(is_ours: IsOurs) -> Patch:
+def keep_the_order_of_sets() -> Patch:
     """Leave code alone that lists or hands out a set which it made; end the graph where a set from outside changes.
 
     Behind the end of a graph a set is another, made anew, and one from outside is emptied and filled again: the order is not
     that of a set which grew and shrank.
     """
-
-    def make_listing(original: Method) -> Method:
-        @functools.wraps(original)
-        def listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if tx is not None and is_ours(tx.output.compiler_fn) and _has_order_of_its_own(self, tx):
-                end_graph("order of a set", _WHY, skip_frame=True)
-            return original(self, tx, *args, **kwargs)
-
-        return listing
-
-    def make_method(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if not is_ours(tx.output.compiler_fn):
-                return original(self, tx, name, args, kwargs)
-            if name == "add" and type(self) is SetVariable and len(args) == 1 and args[0] in self:
-                self.install_set_contains_guard(tx, args)
-                return ConstantVariable.create(None)
-            listed = self if name == "pop" and isinstance(self, SetVariable) else args[0] if name == "extend" and args else None
-            if listed is not None and _has_order_of_its_own(listed.realize(), tx):
-                end_graph("order of a set", _WHY, skip_frame=True)
-            return original(self, tx, name, args, kwargs)
-
-        return call
-
-    def make_mutation(original: Method) -> Method:
-        @functools.wraps(original)
-        def mutation(self: Any, var: Any) -> None:
-            is_from_outside = type(var) is SetVariable and isinstance(var.mutation_type, ValueMutationExisting)
-            if is_from_outside and is_compiling_for_gradc() and not _is_torchs(InstructionTranslator.current_tx()):
-                end_graph("set from outside that changes", _WHY)
-            original(self, var)
-
-        return mutation
-
-    def make_reconstruct(original: Method) -> Method:
-        @functools.wraps(original)
-        def reconstruct(self: Any, codegen: Any) -> None:
-            if is_ours(codegen.tx.output.compiler_fn) and _has_order_of_its_own(self, codegen.tx):
-                end_graph("order of a set", _WHY, skip_frame=True)
-            original(self, codegen)
-
-        return reconstruct
-
     return Patch(
         "keep_the_order_of_sets",
         "Dynamo's sets keep the order of insertion; those that it writes back, or hands out, are made anew.",
         (
-            Replace(ANY_SET, "tp_iter_impl", make_listing),
-            Replace(ANY_SET, "unpack_var_sequence", make_listing),
-            Replace(ANY_SET, "call_method", make_method),
-            Replace(LIST_METHODS, "call_method", make_method),
-            Replace(SideEffects, "mutation", make_mutation),
-            Replace(SetVariable, "reconstruct", make_reconstruct),
-            Replace(FrozensetVariable, "reconstruct", make_reconstruct),
+            before(ANY_SET, "tp_iter_impl", _listing),
+            before(ANY_SET, "unpack_var_sequence", _listing),
+            around(ANY_SET, "call_method", _method),
+            around(LIST_METHODS, "call_method", _method),
+            before(SideEffects, "mutation", _mutation),
+            before(SetVariable, "reconstruct", _reconstruct),
+            before(FrozensetVariable, "reconstruct", _reconstruct),
         ),
     )
+
+
+def _listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    if tx is not None and _has_order_of_its_own(self, tx):
+        end_graph("order of a set", _WHY, skip_frame=True)
+
+
+def _method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name == "add" and type(self) is SetVariable and len(args) == 1 and args[0] in self:
+        self.install_set_contains_guard(tx, args)
+        return ConstantVariable.create(None)
+    listed = self if name == "pop" and isinstance(self, SetVariable) else args[0] if name == "extend" and args else None
+    if listed is not None and _has_order_of_its_own(listed.realize(), tx):
+        end_graph("order of a set", _WHY, skip_frame=True)
+    return original(self, tx, name, args, kwargs)
+
+
+def _mutation(self: Any, var: Any) -> None:
+    is_from_outside = type(var) is SetVariable and isinstance(var.mutation_type, ValueMutationExisting)
+    if is_from_outside and not _is_torchs(InstructionTranslator.current_tx()):
+        end_graph("set from outside that changes", _WHY)
+
+
+def _reconstruct(self: Any, codegen: Any) -> None:
+    if _has_order_of_its_own(self, codegen.tx):
+        end_graph("order of a set", _WHY, skip_frame=True)
 
 
 def _has_order_of_its_own(items: Any, tx: Any) -> bool:

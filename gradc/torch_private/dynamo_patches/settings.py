@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,7 +12,9 @@ import torch
 from torch._dynamo import config
 from torch._dynamo.convert_frame import ConvertFrameAssert
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours, users_settings
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 # Guard against hooks registered later; do not time the bytecode before each graph; NumPy is not torch; what is asserted of a
 # tensor is looked at there and then; recurrent modules are traced; what was traced is not even held weakly: a tensor with a
@@ -30,13 +31,7 @@ if hasattr(config, "computed_lazy_constant_max_nodes"):  # since 2.14; what is c
     OUR_SETTINGS["computed_lazy_constant_max_nodes"] = 0
 
 
-_users_settings: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("_users_settings", default=None)
 _is_in_inference_mode: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_in_inference_mode", default=False)
-
-
-def is_compiling_for_gradc() -> bool:
-    """True while Dynamo compiles for gradc in this thread."""
-    return _users_settings.get() is not None
 
 
 def was_called_in_inference_mode() -> bool:
@@ -44,55 +39,55 @@ def was_called_in_inference_mode() -> bool:
     return _is_in_inference_mode.get()
 
 
-def compile_under_our_settings(is_ours: IsOurs, around: Callable[[], AbstractContextManager[None]]) -> Patch:
+def compile_under_our_settings(begun: Callable[[], AbstractContextManager[None]]) -> Patch:
     """Dynamo's settings, while it compiles for gradc: threads have settings of their own, so none could be set once for all.
 
-    A compilation for another backend that goes on inside one of ours is under the user's settings again. ``around`` is
+    A compilation for another backend that goes on inside one of ours is under the user's settings again. ``begun`` is
     entered around each of ours.
     """
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_ours(self._torchdynamo_orig_backend):
-                with _settings_of_the_user():
-                    return original(self, *args, **kwargs)
-            with around(), _our_settings():
-                return original(self, *args, **kwargs)
+    def call(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+        with begun(), _our_settings():
+            return original(self, *args, **kwargs)
 
-        return call
+    def call_for_others(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _settings_of_the_user():
+            return original(self, *args, **kwargs)
 
     return Patch(
         "compile_under_our_settings",
         "Hooks registered later must be noticed; NumPy is called; an assertion about a tensor raises where it stands.",
-        (Replace(ConvertFrameAssert, "__call__", make),),
+        (
+            around(ConvertFrameAssert, "__call__", call, scope=is_frame_ours),
+            around(ConvertFrameAssert, "__call__", call_for_others, scope=is_frame_ours, for_others=True),
+        ),
     )
 
 
 @contextlib.contextmanager
 def _our_settings() -> Iterator[None]:
-    if _users_settings.get() is not None:
+    if users_settings.get() is not None:
         yield
         return
-    token = _users_settings.set({name: getattr(config, name) for name in OUR_SETTINGS})
+    token = users_settings.set({name: getattr(config, name) for name in OUR_SETTINGS})
     token_of_mode = _is_in_inference_mode.set(torch.is_inference_mode_enabled())
     try:
         with config.patch(OUR_SETTINGS):
             yield
     finally:
         _is_in_inference_mode.reset(token_of_mode)
-        _users_settings.reset(token)
+        users_settings.reset(token)
 
 
 @contextlib.contextmanager
 def _settings_of_the_user() -> Iterator[None]:
-    settings = _users_settings.get()
+    settings = users_settings.get()
     if settings is None:
         yield
         return
-    token = _users_settings.set(None)
+    token = users_settings.set(None)
     try:
         with config.patch(settings):
             yield
     finally:
-        _users_settings.reset(token)
+        users_settings.reset(token)

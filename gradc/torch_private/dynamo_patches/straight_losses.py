@@ -11,7 +11,6 @@ own code could look at it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -25,31 +24,27 @@ from torch._dynamo.variables import TensorVariable
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting, VariableTracker
 from torch._dynamo.variables.misc import GetAttrVariable
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 _JOINT = "gradc_joint"  # of a node of the graph, and of Dynamo's output
 _OF_NUMBERS = ("detach", "item")  # methods that look at no history
 _HAS_NULL_BELOW = sys.version_info < (3, 13)  # the callable stands above of what marks it as no method; else below
 
 
-def join_losses(is_ours: IsOurs, make_joint: Callable[[], Any]) -> Patch:
+def join_losses(make_joint: Callable[[], Any]) -> Patch:
     """``make_joint``: () -> what has ``begin()``, which gives what runs joint backwards; None where there is none."""
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_subgraph(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            loss = _straight_loss(tx) if is_ours(self.compiler_fn) else None
-            if loss is not None and (joint := make_joint()) is not None:
-                loss.as_proxy().node.meta[_JOINT] = joint
-                setattr(self, _JOINT, (loss, joint))
-            return original(self, tx, *args, **kwargs)
-
-        return compile_subgraph
+    def compile_subgraph(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+        loss = _straight_loss(tx)
+        if loss is not None and (joint := make_joint()) is not None:
+            loss.as_proxy().node.meta[_JOINT] = joint
+            setattr(self, _JOINT, (loss, joint))
 
     return Patch(
         "join_losses",
         "Between a step's forward and backward stand nodes and saved tensors, which most steps make for nobody.",
-        (Replace(OutputGraph, "compile_subgraph", make),),
+        (before(OutputGraph, "compile_subgraph", compile_subgraph),),
     )
 
 

@@ -5,7 +5,6 @@ In eager each result is a view of what the call made, so that to write into one 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,51 +14,39 @@ from torch._dynamo.variables.lists import TupleVariable
 from torch._dynamo.variables.torch_function import TensorWithTFOverrideVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.tensor_methods import replace_tensor_method
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.dynamo_patches.tensor_methods import tensor_method
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around, before
 
 
-def take_data_of_subclasses(is_ours: IsOurs) -> Patch:
+def take_data_of_subclasses() -> Patch:
     """Let ``x.as_subclass(torch.Tensor)`` be the view that eager makes, which no ``__torch_function__`` sees."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def as_subclass(self: Any, tx: Any, cls: Any) -> Any:
-            if not is_ours(tx.output.compiler_fn) or getattr(cls.realize(), "value", None) is not torch.Tensor:
-                return original(self, tx, cls)
-            return wrap_fx_proxy(
-                tx, tx.output.create_proxy("call_function", torch.ops.aten.alias.default, (self.as_proxy(),), {})
-            )
-
-        return as_subclass
-
-    def make_call(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name == "as_subclass" and len(args) == 1 and not kwargs and is_ours(tx.output.compiler_fn):
-                return self.method_as_subclass(tx, args[0])
-            return original(self, tx, name, args, kwargs)
-
-        return call
-
-    def make_function(original: Method) -> Method:
-        @functools.wraps(original)
-        def call_function(self: Any, tx: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-            if is_ours(tx.output.compiler_fn) and _writes(getattr(function, "value", None), kwargs):
-                end_graph("write into a tensor subclass", "In eager it is a view of what the class was given to.")
-            return original(self, tx, function, types, args, kwargs)
-
-        return call_function
-
     return Patch(
         "take_data_of_subclasses",
         "Code that takes the data of a tensor with a class of its own does so around every calculation.",
         (
-            *replace_tensor_method("as_subclass", make),
-            Replace(TensorWithTFOverrideVariable, "call_method", make_call),
-            Replace(TensorWithTFOverrideVariable, "call_torch_function", make_function),
+            *tensor_method(around, "as_subclass", _as_subclass),
+            around(TensorWithTFOverrideVariable, "call_method", _call),
+            before(TensorWithTFOverrideVariable, "call_torch_function", _function),
         ),
     )
+
+
+def _as_subclass(original: Method, self: Any, tx: Any, cls: Any) -> Any:
+    if getattr(cls.realize(), "value", None) is not torch.Tensor:
+        return original(self, tx, cls)
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", torch.ops.aten.alias.default, (self.as_proxy(),), {}))
+
+
+def _call(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name == "as_subclass" and len(args) == 1 and not kwargs:
+        return self.method_as_subclass(tx, args[0])
+    return original(self, tx, name, args, kwargs)
+
+
+def _function(self: Any, tx: Any, fn: Any, types: Any, args: Any, kwargs: Any) -> None:
+    if _writes(getattr(fn, "value", None), kwargs):
+        end_graph("write into a tensor subclass", "In eager it is a view of what the class was given to.")
 
 
 def with_class_of(tx: Any, arguments: Sequence[Any], results: Any) -> Any:

@@ -18,41 +18,38 @@ from torch._dynamo.variables.functions import PolyfilledFunctionVariable, UserFu
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 CORRECTS_ROUNDING = sys.version_info >= (3, 12)
 _NUMBERS = (bool, int, float, complex)
 
 
-def add_up_as_python_does(is_ours: IsOurs) -> Patch:
+def add_up_as_python_does() -> Patch:
     """Numbers at the front go through Python's ``sum``, where they are constants; where they change, the graph ends."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.fn is operator.countOf and _has_tensor(args) and is_ours(tx.output.compiler_fn):
-                end_graph("count of tensors", "Python looks at the values.")
-            if self.fn is not builtins.sum or not args or not is_ours(tx.output.compiler_fn):
-                return original(self, tx, args, kwargs)
-            start = args[1] if len(args) > 1 else kwargs.get("start")
-            if start is not None and issubclass(start.python_type(), (str, bytes, bytearray)):
-                end_graph("sum of strings", "Python raises.")
-            if not CORRECTS_ROUNDING or all(each.is_python_constant() for each in (*args, *kwargs.values())):
-                return original(self, tx, args, kwargs)
-            kinds = _kinds_of(args[0]) if start is None else set()
-            if kinds and kinds <= {int, bool}:
-                return original(self, tx, args, kwargs)
-            if kinds and kinds <= {*_NUMBERS}:
-                end_graph("sum of floats that change", "Python corrects what was rounded off.")
-            return tx.inline_user_function_return(UserFunctionVariable(_sum), list(args), dict(kwargs))
-
-        return call
-
     return Patch(
         "add_up_as_python_does",
         "Dynamo has sum as a chain of +: of floats it rounds otherwise than Python from 3.12 on, and it takes strings.",
-        (Replace(PolyfilledFunctionVariable, "call_function", make),),
+        (around(PolyfilledFunctionVariable, "call_function", _call),),
     )
+
+
+def _call(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.fn is operator.countOf and _has_tensor(args):
+        end_graph("count of tensors", "Python looks at the values.")
+    if self.fn is not builtins.sum or not args:
+        return original(self, tx, args, kwargs)
+    start = args[1] if len(args) > 1 else kwargs.get("start")
+    if start is not None and issubclass(start.python_type(), (str, bytes, bytearray)):
+        end_graph("sum of strings", "Python raises.")
+    if not CORRECTS_ROUNDING or all(each.is_python_constant() for each in (*args, *kwargs.values())):
+        return original(self, tx, args, kwargs)
+    kinds = _kinds_of(args[0]) if start is None else set()
+    if kinds and kinds <= {int, bool}:
+        return original(self, tx, args, kwargs)
+    if kinds and kinds <= {*_NUMBERS}:
+        end_graph("sum of floats that change", "Python corrects what was rounded off.")
+    return tx.inline_user_function_return(UserFunctionVariable(_sum), list(args), dict(kwargs))
 
 
 def _has_tensor(args: Iterable[VariableTracker]) -> bool:

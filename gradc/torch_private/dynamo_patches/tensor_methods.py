@@ -12,23 +12,24 @@ from torch._dynamo.variables import base
 from torch._dynamo.variables.tensor import TensorVariable
 
 from gradc.torch_private.dynamo_names import IS_BEFORE_2_14
-from gradc.torch_private.patches import Method, Replace
+from gradc.torch_private.patches import Method
+from gradc.torch_private.weaver import Rule, plain
 
 _Entry: Any = getattr(base, "Method", object)
 
 
 class _NewEntry(_Entry):
-    """An entry with attributes, where the patch notes what it replaced."""
+    """An entry with attributes, where the weaver notes what it replaced."""
 
 
-def replace_tensor_method(name: str, make: Callable[[Any], Method]) -> tuple[Replace, ...]:
-    """Replace what happens at ``x.name(...)``; ``make`` gets None where Dynamo makes a call in the graph of it."""
-    of_variable = Replace(TensorVariable, f"method_{name}", make, may_be_missing=True)
+def tensor_method(kind: Callable[..., Rule], name: str, rule: Method) -> tuple[Rule, ...]:
+    """The rules, of a kind of ``weaver``'s, at ``x.name(...)``; Dynamo may have nothing there, and make a call in the graph."""
+    of_variable = kind(TensorVariable, f"method_{name}", rule, may_be_missing=True)
     if IS_BEFORE_2_14:
         return (of_variable,)
-
-    def make_entry(original: Any) -> Any:
-        return _NewEntry(make(original.handler if original is not None else None))
-
     table: dict[str, Any] = getattr(TensorVariable, "tp_methods")  # noqa: B009  not there in 2.13
-    return of_variable, Replace(table, name, make_entry, may_be_missing=True)
+    return of_variable, kind(table, name, rule, may_be_missing=True, form=_entry)
+
+
+def _entry(original: Any) -> tuple[Method, Callable[[Method], Any]]:
+    return plain(getattr(original, "handler", None))[0], _NewEntry

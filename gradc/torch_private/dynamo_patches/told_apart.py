@@ -22,7 +22,8 @@ from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from gradc.torch_private.dynamo_patches.while_tracing import noted, noting
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import after, before
 
 _APART = "gradc_apart"
 _BY_PLACE = (object.__hash__, torch.Tensor.__hash__)  # of objects that are equal to nothing but themselves
@@ -34,81 +35,51 @@ def guard_what_is_told_apart() -> Patch:
         "guard_what_is_told_apart",
         "Two objects that Dynamo met by two names are two for good, also where a later call has one object by both.",
         (
-            Replace(OutputGraph, "init_ambient_guards", noting(_APART, lambda _: _Apart())),
-            *(Replace(module, "vt_identity_compare", _make_compare) for module in (builtin, object_protocol)),
-            Replace(BuiltinVariable, "_comparison_with_tensor", _make_compare_tensors),
-            Replace(HashableTracker, "__init__", _make_key),
-            Replace(SideEffects, "_track_obj", _make_meet),
-            Replace(SideEffects, "track_mutable", _make_meet),
-            Replace(SideEffects, "mutation", _make_write),
-            Replace(SideEffects, "store_attr", _make_write),
-            Replace(builder, "make_dupe_guard", _make_dupe_guard),
+            after(OutputGraph, "init_ambient_guards", noting(_APART, lambda _: _Apart())),
+            *(after(module, "vt_identity_compare", _compare) for module in (builtin, object_protocol)),
+            before(BuiltinVariable, "_comparison_with_tensor", _compare_tensors),
+            after(HashableTracker, "__init__", _key),
+            before(SideEffects, "_track_obj", _meet),
+            before(SideEffects, "track_mutable", _meet),
+            after(SideEffects, "mutation", _write),
+            after(SideEffects, "store_attr", _write),
+            after(builder, "make_dupe_guard", _dupe_guard),
         ),
     )
 
 
-def _make_compare(original: Method) -> Method:
-    @functools.wraps(original)
-    def compare(left: Any, right: Any) -> Any:
-        result = original(left, right)
-        if result is not None and not result.as_python_constant() and left.realize().mutation_type is not None:
-            _note_pair(left, right)
-        return result
-
-    return compare
+def _compare(result: Any, left: Any, right: Any) -> Any:
+    if result is not None and not result.as_python_constant() and left.realize().mutation_type is not None:
+        _note_pair(left, right)
+    return result
 
 
-def _make_compare_tensors(original: Method) -> Method:
-    @functools.wraps(original)
-    def compare(self: Any, tx: Any, left: Any, right: Any) -> Any:
-        if self.fn in (operator.is_, operator.is_not):
-            _note_pair(left, right)
-        return original(self, tx, left, right)
-
-    return compare
+def _compare_tensors(self: Any, tx: Any, left: Any, right: Any) -> None:
+    if self.fn in (operator.is_, operator.is_not):
+        _note_pair(left, right)
 
 
-def _make_key(original: Method) -> Method:
-    @functools.wraps(original)
-    def init(self: Any, vt: Any) -> None:
-        original(self, vt)
-        if isinstance(vt, LazyVariableTracker) and not vt.is_realized():
-            return  # a function or a class, hashed as it is; realized, Dynamo could not hash each of them
-        if isinstance(vt, UserDefinedObjectVariable | TensorVariable) and vt.source and (apart := _now()) is not None:
-            apart.keys[vt.source] = None
-
-    return init
+def _key(_: Any, self: Any, vt: Any) -> None:
+    if isinstance(vt, LazyVariableTracker) and not vt.is_realized():
+        return  # a function or a class, hashed as it is; realized, Dynamo could not hash each of them
+    if isinstance(vt, UserDefinedObjectVariable | TensorVariable) and vt.source and (apart := _now()) is not None:
+        apart.keys[vt.source] = None
 
 
-def _make_meet(original: Method) -> Method:
-    @functools.wraps(original)
-    def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if variable.source and (apart := _now()) is not None:
-            apart.met[variable.source] = type(item)
-        return original(self, item, variable, *args, **kwargs)
-
-    return track
+def _meet(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    if variable.source and (apart := _now()) is not None:
+        apart.met[variable.source] = type(item)
 
 
-def _make_write(original: Method) -> Method:
-    @functools.wraps(original)
-    def write(self: Any, item: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, item, *args, **kwargs)
-        if item.source and (apart := _now()) is not None:
-            apart.written.add(item.source)
-
-    return write
+def _write(_: Any, self: Any, _item: Any, *args: Any, **kwargs: Any) -> None:
+    if _item.source and (apart := _now()) is not None:
+        apart.written.add(_item.source)
 
 
-def _make_dupe_guard(original: Method) -> Method:
-    @functools.wraps(original)
-    def guard_of(source: Any, other: Any) -> Any:
-        guard = original(source, other)
-        if guard is None and other and other != source and _now() is not None:
-            return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
-        return guard
-
-    return guard_of
+def _dupe_guard(guard: Any, obj_source: Any, dupe_source: Any) -> Any:
+    if guard is None and dupe_source and dupe_source != obj_source and _now() is not None:
+        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=dupe_source)
+    return guard
 
 
 def _note_pair(left: Any, right: Any) -> None:

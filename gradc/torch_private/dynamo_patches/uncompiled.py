@@ -9,7 +9,6 @@ that stays as it is. So nothing that another patch, or the next release, does no
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import sys
@@ -37,7 +36,9 @@ from gradc.torch_private.dynamo_patches.failures import FAILED
 from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
 from gradc.torch_private.dynamo_patches.left_for_now import is_left_for_now, left_for_now
 from gradc.torch_private.dynamo_patches.settings import OUR_SETTINGS
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.ours import is_frame_ours
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
 
 # Reasons for which a frame has nothing to compile, or none of the user's code; any other is told.
 _NOTHING_TO_COMPILE = (
@@ -88,28 +89,23 @@ class _Known:
         return self.answer if next(self.told) < MOST_CALLS else self.last_answer
 
 
-def tell_graph_breaks(is_ours: IsOurs, teller: Teller) -> Patch:
+def tell_graph_breaks(teller: Teller) -> Patch:
     """Call what ``teller`` returns at each call that passes a graph break: Dynamo's bytecode does, between the two graphs."""
 
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, tx, reason, *args, **kwargs)
-            if reason.graph_break and is_ours(self.compiler_fn):
-                tell = teller(_break(reason), self.compiler_fn)
-                self.add_output_instructions(_calling(self, tell) if tell is not None else [])
-            return result
-
-        return compile_subgraph
+    def compile_subgraph(result: Any, self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
+        if reason.graph_break:
+            tell = teller(_break(reason), self.compiler_fn)
+            self.add_output_instructions(_calling(self, tell) if tell is not None else [])
+        return result
 
     return Patch(
         "tell_graph_breaks",
         "What runs between two graphs is not compiled: each such call is counted, with its place and reason.",
-        (Replace(OutputGraph, "compile_subgraph", make),),
+        (after(OutputGraph, "compile_subgraph", compile_subgraph),),
     )
 
 
-def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
+def tell_skipped_frames(teller: Teller) -> Patch:
     """Call what ``teller`` returns at each call of a function that Dynamo does not compile.
 
     Dynamo would forget such a function, and a call of it could not be seen: here it asks again each time, and gets the same
@@ -119,70 +115,56 @@ def tell_skipped_frames(is_ours: IsOurs, teller: Teller) -> Patch:
     left: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
     errors = threading.local()
 
-    def make_call(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(self: Any, frame: Any, *args: Any) -> Any:
-            code = frame.f_code
-            if (known := left.get(code)) is not None and known.asker is self and code in input_codes:  # empty after a reset
-                return known.answer_to(frame)
-            if not is_ours(self):
-                return original(self, frame, *args)
-            left.pop(code, None)
-            forget_who_asked()
-            try:
-                return original(self, frame, *args)
-            except (Unsupported, FailOnRecompileLimitHit) as error:  # under fullgraph=True
-                found = _failed(error, frame)
-                if tell := teller(dataclasses.replace(found, advice=advice_for(found.advice)), self):
-                    tell()
-                raise
-            finally:
-                errors.__dict__.pop("last", None)
-
-        return call
-
-    def make_handle(original: Method) -> Method:
-        @functools.wraps(original)
-        def handle_skip(self: Any, result: Any, frame: Any) -> Any:
-            result, error = original(self, result, frame), errors.__dict__.pop("last", None)
-            reason = result.skip_reason if result.guarded_code is None else None
-            if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or not is_ours(self) or _is_in_a_mode_of_gradc():
-                return result
-            is_hidden = reason == _NO_TENSORS
-            if is_hidden and not computes(frame.f_code, frame.f_globals):
-                return result
-            found = _skipped(reason, error, frame)
-            tell = teller(found, self)
-            if tell is None:
-                return result
-            if is_left_for_now(found.kind):
-                return _left_for_now(found.kind, frame.f_code, tell, result)
-            if is_hidden and (answer := counted(frame.f_code, tell)) is not None:
-                return answer
-            answer = dataclasses.replace(result, apply_to_code=False)
-            known = left[frame.f_code] = _Known(self, tell, reach_tensors if is_hidden else _always, answer, result)
+    def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
+        code = frame.f_code
+        if (known := left.get(code)) is not None and known.asker is self and code in input_codes:  # empty after a reset
             return known.answer_to(frame)
+        left.pop(code, None)
+        forget_who_asked()
+        try:
+            return original(self, frame, *args)
+        except (Unsupported, FailOnRecompileLimitHit) as error:  # under fullgraph=True
+            found = _failed(error, frame)
+            if tell := teller(dataclasses.replace(found, advice=advice_for(found.advice)), self):
+                tell()
+            raise
+        finally:
+            errors.__dict__.pop("last", None)
 
-        return handle_skip
+    def handle(answer: Any, self: Any, result: Any, frame: Any) -> Any:
+        error = errors.__dict__.pop("last", None)
+        reason = answer.skip_reason if answer.guarded_code is None else None
+        if reason is None or reason.startswith(_NOTHING_TO_COMPILE) or _is_in_a_mode_of_gradc():
+            return answer
+        is_hidden = reason == _NO_TENSORS
+        if is_hidden and not computes(frame.f_code, frame.f_globals):
+            return answer
+        found = _skipped(reason, error, frame)
+        tell = teller(found, self)
+        if tell is None:
+            return answer
+        if is_left_for_now(found.kind):
+            return _left_for_now(found.kind, frame.f_code, tell, answer)
+        if is_hidden and (counting := counted(frame.f_code, tell)) is not None:
+            return counting
+        again = dataclasses.replace(answer, apply_to_code=False)
+        known = left[frame.f_code] = _Known(self, tell, reach_tensors if is_hidden else _always, again, answer)
+        return known.answer_to(frame)
 
-    def make_convert(original: Method) -> Method:
-        @functools.wraps(original)
-        def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(self, frame, *args, **kwargs)
-            except Exception as error:
-                errors.last = error
-                raise
-
-        return convert
+    def convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, frame, *args, **kwargs)
+        except Exception as error:
+            errors.last = error
+            raise
 
     return Patch(
         "tell_skipped_frames",
         "A function that Dynamo does not compile runs eagerly from then on: each call is counted, with its place and reason.",
         (
-            Replace(CatchErrorsWrapper, "__call__", make_call),
-            Replace(CatchErrorsWrapper, "_handle_skip", make_handle),
-            Replace(ConvertFrameAssert, "__call__", make_convert),
+            around(CatchErrorsWrapper, "__call__", call, scope=is_frame_ours),
+            after(CatchErrorsWrapper, "_handle_skip", handle, scope=is_frame_ours),
+            around(ConvertFrameAssert, "__call__", convert, scope=is_frame_ours),
         ),
     )
 

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
 import torch
 from torch._dynamo.output_graph import OutputGraph
 
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
-def keep_unread_elements(is_ours: IsOurs) -> Patch:
+def keep_unread_elements() -> Patch:
     """Leave ``x[index]`` in graphs that read nothing of it. If that is a view alone, it goes later."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def remove(self: Any, node: torch.fx.Node) -> None:
-            if not is_ours(self.compiler_fn) or not _is_of_a_tensor(node):
-                original(self, node)
-
-        return remove
-
     return Patch(
         "keep_unread_elements",
         "Dynamo takes x[index] for a call that only looks something up, and drops it where nobody reads the result.",
-        (Replace(OutputGraph, "remove_node", make),),
+        (around(OutputGraph, "remove_node", _remove),),
     )
+
+
+def _remove(original: Method, self: Any, node: torch.fx.Node) -> None:
+    if not _is_of_a_tensor(node):
+        original(self, node)
 
 
 def _is_of_a_tensor(node: torch.fx.Node) -> bool:

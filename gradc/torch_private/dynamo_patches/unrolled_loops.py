@@ -6,7 +6,6 @@ Of ``for i in range(4)`` it can. What goes on there takes the iterator, and is c
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
@@ -16,7 +15,8 @@ from torch._dynamo.variables.iter import IteratorVariable
 from torch._dynamo.variables.lists import ListIteratorVariable, RangeIteratorVariable
 
 from gradc.torch_private.dynamo_patches.optimizers import NATIVE_STEP, ZERO_GRAD_FIRST
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _MOST_ITERATIONS = 8  # Dynamo compiles no function more often
 _ITERATORS = (IteratorVariable, ListIteratorVariable, RangeIteratorVariable)
@@ -24,23 +24,19 @@ _OF_WHAT_IS_FIXED = (type(iter(range(0))), type(iter(())))
 _ENDS = ("Unsupported Tensor.backward() call", NATIVE_STEP, ZERO_GRAD_FIRST)
 
 
-def go_on_in_short_loops(is_ours: IsOurs) -> Patch:
+def go_on_in_short_loops() -> Patch:
     """End the graph, and go on behind, where the loop is over a ``range`` that has few numbers left."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def maybe_has_backedge(self: Any) -> bool:
-            error = sys.exc_info()[1]  # Dynamo asks where it handles it
-            is_taken = str(getattr(error, "msg", error)).startswith(_ENDS) and is_ours(self.output.compiler_fn)
-            return not (is_taken and _is_in_short_loop(self)) and original(self)
-
-        return maybe_has_backedge
-
     return Patch(
         "go_on_in_short_loops",
         "A step that accumulates gradients was left to Python as a whole.",
-        (Replace(InstructionTranslatorBase, "maybe_has_backedge", make),),
+        (around(InstructionTranslatorBase, "maybe_has_backedge", _maybe_has_backedge),),
     )
+
+
+def _maybe_has_backedge(original: Method, self: Any) -> bool:
+    error = sys.exc_info()[1]  # Dynamo asks where it handles it
+    is_taken = str(getattr(error, "msg", error)).startswith(_ENDS)
+    return not (is_taken and _is_in_short_loop(self)) and original(self)
 
 
 def _is_in_short_loop(tx: Any) -> bool:

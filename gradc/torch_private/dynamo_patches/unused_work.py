@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from torch._C._dynamo.guards import GuardManager
@@ -18,8 +17,8 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _GUARD_LOGS = (guards.guards_log,)
 _CALL_LOGS = (output_graph.trace_call_log, symbolic_convert.trace_call_log, symbolic_convert.trace_source_log)
@@ -33,11 +32,11 @@ def leave_out_unused_work() -> Patch:
         "leave_out_unused_work",
         "Dynamo works for logs that are off and loads modules that are not in use: a good part of a small model's first call.",
         (
-            Replace(guards, "profile_guard_manager", _unless_logged(_GUARD_LOGS, 0.0)),
-            Replace(symbolic_convert, "get_funcname", _unless_logged(_CALL_LOGS, None)),
-            Replace(LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", _make_should_wrap),
-            Replace(output_graph, "uninteresting_files", _make_uninteresting_files),
-            Replace(OutputGraph, "get_replayed_side_effect_source_refs", _make_side_effects),
+            around(guards, "profile_guard_manager", _unless_logged(_GUARD_LOGS, 0.0)),
+            around(symbolic_convert, "get_funcname", _unless_logged(_CALL_LOGS, None)),
+            around(LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", _should_wrap),
+            around(output_graph, "uninteresting_files", _uninteresting_files),
+            around(OutputGraph, "get_replayed_side_effect_source_refs", _side_effects),
         ),
     )
 
@@ -54,73 +53,46 @@ def leave_out_unused_guards() -> Patch:
         "At each call five attributes of each tensor are looked up, for marks that make no difference before sizes change; and "
         "Python is asked for hooks that AOTAutograd would compile.",
         (
-            Replace(GuardManager, "add_dimension_marking_guard", _make_marking_guard),
-            Replace(guards.GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", _make_hooks_guard),
+            around(GuardManager, "add_dimension_marking_guard", _marking_guard),
+            around(guards.GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", _hooks_guard),
         ),
     )
 
 
-def _make_hooks_guard(original: Method) -> Method:
-    @functools.wraps(original)
-    def add(self: Any, guard: Any) -> Any:
-        is_needed = not is_compiling_for_gradc() or saved_tensors_hooks_are_inlineable(top_saved_tensors_hooks())
-        return original(self, guard) if is_needed else None
-
-    return add
+def _hooks_guard(original: Method, self: Any, guard: Any) -> Any:
+    is_needed = saved_tensors_hooks_are_inlineable(top_saved_tensors_hooks())
+    return original(self, guard) if is_needed else None
 
 
-def _make_marking_guard(original: Method) -> Method:
-    @functools.wraps(original)
-    def add(self: Any, marked: Any, unmarked: Any, *others: Any) -> Any:
-        return original(self, marked, unmarked, *others) if marked or not is_compiling_for_gradc() else None
-
-    return add
+def _marking_guard(original: Method, self: Any, marked: Any, unmarked: Any, *others: Any) -> Any:
+    return original(self, marked, unmarked, *others) if marked else None
 
 
-def _unless_logged(logs: tuple[logging.Logger, ...], unlogged: Any) -> Callable[[Method], Method]:
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def call(*args: Any) -> Any:
-            is_needed = not is_compiling_for_gradc() or any(log.isEnabledFor(logging.DEBUG) for log in logs)
-            return original(*args) if is_needed else unlogged
+def _unless_logged(logs: tuple[logging.Logger, ...], unlogged: Any) -> Method:
+    def call(original: Method, *args: Any) -> Any:
+        is_needed = any(log.isEnabledFor(logging.DEBUG) for log in logs)
+        return original(*args) if is_needed else unlogged
 
-        return call
-
-    return make
+    return call
 
 
-def _make_should_wrap(original: Any) -> Any:
+def _should_wrap(original: Method, cls: Any, value: Any) -> bool:
     """Asked for each value in a graph. A value of a module that nobody loaded is not among them."""
-
-    @functools.wraps(original.__func__)
-    def should_wrap(cls: Any, value: Any) -> bool:
-        if is_compiling_for_gradc() and _LOCAL_MAP not in sys.modules:
-            return False
-        return bool(original.__func__(cls, value))
-
-    return classmethod(should_wrap)
+    if _LOCAL_MAP not in sys.modules:
+        return False
+    return bool(original(cls, value))
 
 
-def _make_uninteresting_files(original: Method) -> Method:
+def _uninteresting_files(original: Method) -> Any:
     """The files that are left out of a traced call's stack. No call comes from a module that nobody loaded."""
-
-    @functools.wraps(original)
-    def files() -> Any:
-        are_loaded = all(name in sys.modules for name in _LOADED_TO_BE_NAMED)
-        return original() if are_loaded or not is_compiling_for_gradc() else _torch_files()
-
-    return files
+    are_loaded = all(name in sys.modules for name in _LOADED_TO_BE_NAMED)
+    return original() if are_loaded else _torch_files()
 
 
-def _make_side_effects(original: Method) -> Method:
+def _side_effects(original: Method, self: Any, **what: Any) -> Any:
     """The names of what compiled code changes beside its results: for a warning that is off, and for hooks on bytecode."""
-
-    @functools.wraps(original)
-    def names(self: Any, **what: Any) -> Any:
-        is_needed = bool(what or convert_frame._bytecode_hooks) or not is_compiling_for_gradc()
-        return original(self, **what) if is_needed else []
-
-    return names
+    is_needed = bool(what or convert_frame._bytecode_hooks)
+    return original(self, **what) if is_needed else []
 
 
 @functools.cache

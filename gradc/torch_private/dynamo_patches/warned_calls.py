@@ -13,50 +13,40 @@ from torch._dynamo.variables.functions import UserFunctionVariable
 
 from gradc.torch_private.dynamo_names import ARGUMENTS_DO_NOT_FIT
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 
-def warn_at_each_call(is_ours: IsOurs) -> Patch:
+def warn_at_each_call() -> Patch:
     """End the graph at a call that warns each time, or raises. What torch says once in a process it says when it is traced."""
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def fake_value(node: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_ours(tx.output.compiler_fn):
-                return original(node, tx, *args, **kwargs)
-            run = functools.partial(original, node, tx, *args, **kwargs)
-            try:
-                result, warned = _recorded(run)
-            except (TorchDynamoException, RuntimeError):
-                raise
-            except Exception as error:
-                _end_graph("call that raises", error)
-            is_in_place = str(getattr(node.target, "__name__", node.target)).endswith("_")
-            if warned and (is_in_place or _recorded(run)[1]):
-                _end_graph("call that warns", warned[0].message)
-            for warning in warned:
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-            return result
-
-        return fake_value
-
-    def make_binding(original: Method) -> Method:
-        @functools.wraps(original)
-        def bind_args(self: Any, parent: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(self, parent, *args, **kwargs)
-            except ARGUMENTS_DO_NOT_FIT as error:
-                if not is_ours(parent.output.compiler_fn):
-                    raise
-                _end_graph("call that raises", error)
-
-        return bind_args
-
     return Patch(
         "warn_at_each_call",
         "Dynamo gives warnings of operators while it traces, twice, and the graph never; errors pass by the user's except.",
-        (Replace(builder, "get_fake_value", make), Replace(UserFunctionVariable, "bind_args", make_binding)),
+        (around(builder, "get_fake_value", _fake_value), around(UserFunctionVariable, "bind_args", _binding)),
     )
+
+
+def _fake_value(original: Method, node: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    run = functools.partial(original, node, tx, *args, **kwargs)
+    try:
+        result, warned = _recorded(run)
+    except (TorchDynamoException, RuntimeError):
+        raise
+    except Exception as error:
+        _end_graph("call that raises", error)
+    is_in_place = str(getattr(node.target, "__name__", node.target)).endswith("_")
+    if warned and (is_in_place or _recorded(run)[1]):
+        _end_graph("call that warns", warned[0].message)
+    for warning in warned:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return result
+
+
+def _binding(original: Method, self: Any, parent: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(self, parent, *args, **kwargs)
+    except ARGUMENTS_DO_NOT_FIT as error:
+        _end_graph("call that raises", error)
 
 
 def _end_graph(name: str, what: object) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -11,43 +10,40 @@ import torch
 from torch._dynamo import utils
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.patches import IsOurs, Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import around
 
 _WRITERS = {operator.setitem, *(getattr(operator, name) for name in operator.__all__ if name.startswith("i"))}
 _Histories = list[tuple[torch.Tensor, bool, Any]]
 
 
-def break_graph_where_arguments_are_written(is_ours: IsOurs) -> Patch:
+def break_graph_where_arguments_are_written() -> Patch:
     """End the graph at a call that gives a tensor from outside another history: what comes before and after stays compiled.
 
     Under ``fullgraph=True`` the call stays in the graph, which is refused with this reason.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def run_node(tracer: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _may_write(node) or not torch.is_grad_enabled() or not _may_break(tracer, is_ours):
-                return original(tracer, node, *args, **kwargs)
-            before = _histories(tracer)
-            result = original(tracer, node, *args, **kwargs)
-            if _has_changed(before):
-                explanation = "gradc leaves the write to eager, between what comes before and what comes after."
-                name = getattr(node.target, "__name__", str(node.target))
-                end_graph("argument written into", explanation, name)
-            return result
-
-        return run_node
-
     return Patch(
         "break_graph_where_arguments_are_written",
         "A region returns values; the history of a tensor that was there before changes in eager alone.",
-        (Replace(utils, "run_node", make),),
+        (around(utils, "run_node", _run_node),),
     )
 
 
-def _may_break(tracer: Any, is_ours: IsOurs) -> bool:
+def _run_node(original: Method, tracer: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _may_write(node) or not torch.is_grad_enabled() or not _may_break(tracer):
+        return original(tracer, node, *args, **kwargs)
+    before = _histories(tracer)
+    result = original(tracer, node, *args, **kwargs)
+    if _has_changed(before):
+        explanation = "gradc leaves the write to eager, between what comes before and what comes after."
+        name = getattr(node.target, "__name__", str(node.target))
+        end_graph("argument written into", explanation, name)
+    return result
+
+
+def _may_break(tracer: Any) -> bool:
     root = getattr(tracer, "root_tx", None)
-    return root is not None and not root.one_graph and is_ours(tracer.compiler_fn)
+    return root is not None and not root.one_graph
 
 
 def _may_write(node: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 from typing import Any
 
 from torch._dynamo.side_effects import SideEffects
@@ -11,8 +10,8 @@ from torch._dynamo.variables.functions import BaseUserFunctionVariable, SkipFunc
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before
 
 _SHARED = (UserDefinedClassVariable, BaseUserFunctionVariable, SkipFunctionVariable)
 
@@ -23,20 +22,15 @@ def write_into_classes_eagerly() -> Patch:
     Many ways lead to such an object: instances, subclasses, ``type(x)``, another name, the cell of a decorator. Dynamo has a
     variable for each, and notes what is written at the one that it was written by; the others tell what was there before.
     """
-
-    def make(original: Method) -> Method:
-        @functools.wraps(original)
-        def store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
-            is_shared = isinstance(item, _SHARED) or isinstance(vars(item).get("value"), enum.Enum)
-            if is_shared and item.source and is_compiling_for_gradc():
-                why = "Instances, subclasses and other names of it would still have what was there before."
-                end_graph("attribute of a class or function", why, name)
-            original(self, item, name, *args, **kwargs)
-
-        return store_attr
-
     return Patch(
         "write_into_classes_eagerly",
         "What is written into a class, Dynamo does not find in its instances and subclasses; nor in a function's other names.",
-        (Replace(SideEffects, "store_attr", make),),
+        (before(SideEffects, "store_attr", _store_attr),),
     )
+
+
+def _store_attr(self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> None:
+    is_shared = isinstance(item, _SHARED) or isinstance(vars(item).get("value"), enum.Enum)
+    if is_shared and item.source:
+        why = "Instances, subclasses and other names of it would still have what was there before."
+        end_graph("attribute of a class or function", why, name)

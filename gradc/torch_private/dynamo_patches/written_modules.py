@@ -20,9 +20,9 @@ from torch._dynamo.variables.misc import DeletedVariable, NewGlobalVariable, Pyt
 from gradc.torch_private.dynamo_names import GETATTR
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
 from gradc.torch_private.dynamo_patches.written_namespaces import namespace_of
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
 
 _NAMES = (NewGlobalVariable, PythonModuleVariable)
 _ARE_WRITTEN = "gradc_modules_are_written"  # of what a graph is made in, so that all others are not searched
@@ -34,55 +34,42 @@ def write_into_modules_by_all_names() -> Patch:
         "write_into_modules_by_all_names",
         "What is written as a module's attribute, Dynamo does not find as a global of that module; nor the other way round.",
         (
-            Replace(SideEffects, "store_attr", _make_store),
-            Replace(InstructionTranslatorBase, "_load_global", _make_load),
-            Replace(InliningInstructionTranslator, "_load_global", _make_load),
-            Replace(PythonModuleVariable, GETATTR, _make_getattr),
-            Replace(PythonModuleVariable, "call_obj_hasattr", _make_hasattr),
-            *(Replace(table, dis.opmap["IMPORT_NAME"], _make_import) for table in dispatch_tables()),
+            around(SideEffects, "store_attr", _store),
+            around(InstructionTranslatorBase, "_load_global", _load),
+            around(InliningInstructionTranslator, "_load_global", _load),
+            around(PythonModuleVariable, GETATTR, _getattr),
+            around(PythonModuleVariable, "call_obj_hasattr", _hasattr),
+            *(after(table, dis.opmap["IMPORT_NAME"], _import) for table in dispatch_tables()),
         ),
     )
 
 
-def _make_store(original: Method) -> Method:
-    @functools.wraps(original)
-    def store_attr(self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(item, _NAMES) and is_compiling_for_gradc():
-            if isinstance(value, DeletedVariable):
-                end_graph("deleted global", "Whoever reads it by another name would be told what was there before.", name)
-            output = self.output_graph_weakref()
-            vars(output)[_ARE_WRITTEN] = True
-            first = _written(output, namespace_of(item, output), name)
-            item = item if first is None or type(first) is type(item) else first
-        original(self, item, name, value, *args, **kwargs)
-
-    return store_attr
+def _store(original: Method, self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(item, _NAMES):
+        if isinstance(value, DeletedVariable):
+            end_graph("deleted global", "Whoever reads it by another name would be told what was there before.", name)
+        output = self.output_graph_weakref()
+        vars(output)[_ARE_WRITTEN] = True
+        first = _written(output, namespace_of(item, output), name)
+        item = item if first is None or type(first) is type(item) else first
+    original(self, item, name, value, *args, **kwargs)
 
 
-def _make_load(original: Method) -> Method:
-    @functools.wraps(original)
-    def load_global(self: Any, inst: Any) -> None:
-        namespace = self.f_globals if inst.argval in self.f_globals else self.f_builtins
-        item = _written(self.output, self.f_globals, inst.argval) or _written(self.output, namespace, inst.argval)
-        if isinstance(item, PythonModuleVariable):
-            self.push(self.output.side_effects.load_attr(item, inst.argval))
-        else:
-            original(self, inst)
-
-    return load_global
+def _load(original: Method, self: Any, inst: Any) -> None:
+    namespace = self.f_globals if inst.argval in self.f_globals else self.f_builtins
+    item = _written(self.output, self.f_globals, inst.argval) or _written(self.output, namespace, inst.argval)
+    if isinstance(item, PythonModuleVariable):
+        self.push(self.output.side_effects.load_attr(item, inst.argval))
+    else:
+        original(self, inst)
 
 
-def _make_getattr(original: Method) -> Method:
-    @functools.wraps(original)
-    def getattr_(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        item = _written(tx.output, vars(self.value), name)
-        if item is not None:
-            return tx.output.side_effects.load_attr(item, name)
-        if is_compiling_for_gradc():
-            _raise_if_missing(self.value, tx, name)
-        return original(self, tx, name, *args, **kwargs)
-
-    return getattr_
+def _getattr(original: Method, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    item = _written(tx.output, vars(self.value), name)
+    if item is not None:
+        return tx.output.side_effects.load_attr(item, name)
+    _raise_if_missing(self.value, tx, name)
+    return original(self, tx, name, *args, **kwargs)
 
 
 def _raise_if_missing(module: Any, tx: Any, name: str) -> None:
@@ -93,32 +80,19 @@ def _raise_if_missing(module: Any, tx: Any, name: str) -> None:
         raise_observed_exception(AttributeError, tx, args=[*error.args])
 
 
-def _make_hasattr(original: Method) -> Method:
-    @functools.wraps(original)
-    def hasattr_(self: Any, tx: Any, name: str) -> Any:
-        if not is_compiling_for_gradc():
-            return original(self, tx, name)
-        if _written(tx.output, vars(self.value), name) is not None:
-            return ConstantVariable.create(True)
-        if self.source:
-            install_guard(self.source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
-        return original(self, tx, name)
-
-    return hasattr_
+def _hasattr(original: Method, self: Any, tx: Any, name: str) -> Any:
+    if _written(tx.output, vars(self.value), name) is not None:
+        return ConstantVariable.create(True)
+    if self.source:
+        install_guard(self.source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
+    return original(self, tx, name)
 
 
-def _make_import(original: Method) -> Method:
+def _import(_: Any, self: Any, inst: Any) -> None:
     """``import module`` gives the variable that the module has, so that it is written into, and read from, as that one."""
-
-    @functools.wraps(original)
-    def import_name(self: Any, inst: Any) -> None:
-        original(self, inst)
-        module, effects = self.stack[-1], self.output.side_effects
-        if is_compiling_for_gradc():
-            is_known = module.value in effects
-            self.stack[-1] = effects[module.value] if is_known else effects.track_object_existing(module.value, module)
-
-    return import_name
+    module, effects = self.stack[-1], self.output.side_effects
+    is_known = module.value in effects
+    self.stack[-1] = effects[module.value] if is_known else effects.track_object_existing(module.value, module)
 
 
 def _written(output: Any, namespace: dict[str, Any] | None, name: str) -> Any:

@@ -6,7 +6,6 @@ the other it tells what was there before the graph, and behind the graph both ar
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +18,8 @@ from torch._dynamo.variables.misc import DeletedVariable, NewGlobalVariable, Pyt
 from torch._dynamo.variables.nn_module import UnspecializedNNModuleVariable
 
 from gradc.torch_private.dynamo_patches.ends import DICTIONARY_OF_ATTRIBUTES, end_graph
-from gradc.torch_private.dynamo_patches.settings import is_compiling_for_gradc
-from gradc.torch_private.patches import Method, Patch, Replace
+from gradc.torch_private.patches import Patch
+from gradc.torch_private.weaver import before, instead
 
 _NAMESPACES = "gradc_namespaces"  # of what a graph is made in
 _OF_MODULES = ("__builtins__", "__spec__")  # keys that the dictionary of a module has, or one that code was executed in
@@ -46,12 +45,12 @@ def write_into_namespaces_by_one_name() -> Patch:
         "write_into_namespaces_by_one_name",
         "What is written as an attribute, Dynamo does not find in the dictionary that holds it; nor the other way round.",
         (
-            Replace(SideEffects, "store_attr", _make_store),
-            Replace(SideEffects, "store_instance_dict_attr", _make_set_again),
-            Replace(SideEffects, "mutation", _make_mutation),
-            Replace(SideEffects, "track_mutable", _make_track_dictionary),
-            Replace(SideEffects, "track_object_existing", _make_track_owner),
-            Replace(SideEffectsProxyDict, "__iter__", _make_iterate),
+            before(SideEffects, "store_attr", _store),
+            before(SideEffects, "store_instance_dict_attr", _set_again),
+            before(SideEffects, "mutation", _mutation),
+            before(SideEffects, "track_mutable", _track_dictionary),
+            before(SideEffects, "track_object_existing", _track_owner),
+            instead(SideEffectsProxyDict, "__iter__", _iterate),
         ),
     )
 
@@ -94,30 +93,19 @@ def meet_dictionary(effects: Any, item: Any, dictionary: dict[Any, Any]) -> None
     _of(effects.output_graph_weakref()).asked_for[id(dictionary)] = dictionary
 
 
-def _make_store(original: Method) -> Method:
-    @functools.wraps(original)
-    def store_attr(self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if is_compiling_for_gradc():
-            output = self.output_graph_weakref()
-            dictionary = namespace_of(item, output)
-            is_replaced = name == "__dict__" and (item.source or value.source)
-            is_lost = isinstance(item, UnspecializedNNModuleVariable) and isinstance(value, DeletedVariable)
-            is_met_twice = id(dictionary) in self.id_to_variable or len(_of(output).owners.get(id(dictionary), ())) > 1
-            if is_replaced or is_lost or is_met_twice or _is_set_again(self, item, name, value):
-                _end_graph(name)
-        original(self, item, name, value, *args, **kwargs)
-
-    return store_attr
+def _store(self: Any, item: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+    output = self.output_graph_weakref()
+    dictionary = namespace_of(item, output)
+    is_replaced = name == "__dict__" and (item.source or value.source)
+    is_lost = isinstance(item, UnspecializedNNModuleVariable) and isinstance(value, DeletedVariable)
+    is_met_twice = id(dictionary) in self.id_to_variable or len(_of(output).owners.get(id(dictionary), ())) > 1
+    if is_replaced or is_lost or is_met_twice or _is_set_again(self, item, name, value):
+        _end_graph(name)
 
 
-def _make_set_again(original: Method) -> Method:
-    @functools.wraps(original)
-    def store(self: Any, item: Any, name: str, value: Any) -> None:
-        if is_compiling_for_gradc() and _is_set_again(self, item, name, value):
-            _end_graph(name)
-        original(self, item, name, value)
-
-    return store
+def _set_again(self: Any, item: Any, name: str, value: Any) -> None:
+    if _is_set_again(self, item, name, value):
+        _end_graph(name)
 
 
 def _is_set_again(effects: Any, item: Any, name: str, value: Any) -> bool:
@@ -126,60 +114,38 @@ def _is_set_again(effects: Any, item: Any, name: str, value: Any) -> bool:
     return bool(item.source) and is_deleted and not isinstance(value, DeletedVariable)
 
 
-def _make_mutation(original: Method) -> Method:
-    @functools.wraps(original)
-    def mutation(self: Any, var: Any, *args: Any, **kwargs: Any) -> None:
-        if is_compiling_for_gradc() and id(var) in (met := _of(self.output_graph_weakref())).dictionaries:
-            _, dictionary = met.dictionaries[id(var)]
-            if _is_of_a_module(dictionary) or id(dictionary) in met.owners:
-                _end_graph(str(var.source))
-        original(self, var, *args, **kwargs)
-
-    return mutation
+def _mutation(self: Any, var: Any, *args: Any, **kwargs: Any) -> None:
+    if id(var) in (met := _of(self.output_graph_weakref())).dictionaries:
+        _, dictionary = met.dictionaries[id(var)]
+        if _is_of_a_module(dictionary) or id(dictionary) in met.owners:
+            _end_graph(str(var.source))
 
 
-def _make_track_dictionary(original: Method) -> Method:
-    @functools.wraps(original)
-    def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(item) is dict and is_compiling_for_gradc():
+def _track_dictionary(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    if type(item) is dict:
+        _end_if_written(self, item, variable)
+        met = _of(self.output_graph_weakref())
+        if id(item) in met.asked_for:
+            _end_graph(str(variable.source))
+        met.dictionaries[id(variable)] = variable, item
+
+
+def _track_owner(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    if type(item) in weakref.ProxyTypes:
+        end_graph("weakref.proxy", "It is another name of the object.")
+    if (dictionary := attributes_of(item)) is not None:
+        if isinstance(item, dict):
             _end_if_written(self, item, variable)
-            met = _of(self.output_graph_weakref())
-            if id(item) in met.asked_for:
-                _end_graph(str(variable.source))
-            met.dictionaries[id(variable)] = variable, item
-        return original(self, item, variable, *args, **kwargs)
-
-    return track
+        meet(self, variable, item, dictionary)
+        _of(self.output_graph_weakref()).of_owner[id(variable)] = variable, dictionary
 
 
-def _make_track_owner(original: Method) -> Method:
-    @functools.wraps(original)
-    def track(self: Any, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(item) in weakref.ProxyTypes and is_compiling_for_gradc():
-            end_graph("weakref.proxy", "It is another name of the object.")
-        if is_compiling_for_gradc() and (dictionary := attributes_of(item)) is not None:
-            if isinstance(item, dict):
-                _end_if_written(self, item, variable)
-            meet(self, variable, item, dictionary)
-            _of(self.output_graph_weakref()).of_owner[id(variable)] = variable, dictionary
-        return original(self, item, variable, *args, **kwargs)
-
-    return track
-
-
-def _make_iterate(original: Method) -> Method:
+def _iterate(self: Any) -> Iterator[Any]:
     """What an object was given in a graph comes behind what it had."""
-
-    @functools.wraps(original)
-    def iterate(self: Any) -> Iterator[Any]:
-        if not is_compiling_for_gradc():
-            return original(self)
-        written = self.side_effects_table()
-        names = [*self.item_dict, *(name for name in written if name not in self.item_dict)]
-        kept = (name for name in names if not isinstance(written.get(name), DeletedVariable))
-        return (HashableTracker(ConstantVariable.create(name)) for name in kept)
-
-    return iterate
+    written = self.side_effects_table()
+    names = [*self.item_dict, *(name for name in written if name not in self.item_dict)]
+    kept = (name for name in names if not isinstance(written.get(name), DeletedVariable))
+    return (HashableTracker(ConstantVariable.create(name)) for name in kept)
 
 
 def _end_if_written(effects: Any, item: Any, variable: Any) -> None:
