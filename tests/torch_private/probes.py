@@ -56,7 +56,7 @@ PROBES: dict[str, str] = {
     "keep_what_gradc_compiled": _OWN.format("nested_compilers", "inside_of_another_compiler"),
     "take_numbers_in_tensors": _OWN.format("numbers_in_tensors", "one_graph_also_under_fullgraph"),
     "take_numpy_arguments": _OWN.format("numpy_arguments", "an_array_of_indices_is_one_graph"),
-    "leave_closed": _OWN.format("opaque", "pythons_generator"),
+    "leave_closed": "tests/torch_private/test_torchscript.py",
     "resume_behind_operators": _OWN.format("opaque", "numpy_adds_up_as_numpy_does"),
     "pad_without_history": _OWN.format("padding", "requires_grad"),
     "read_parameter_groups_as_they_are": _FRONTEND.format("optimizers", "settings_are_read_as_they_are_and_may_change"),
