@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from gradc.torch_private.ours import options_of
 from gradc.torch_private.patches import Patch, Patches, Place, Replace
 from gradc.torch_private.version import TAKEN_FOR
 from tests import forked
+from tests.torch_private.probes import PROBES, WITHOUT
 
 
 class Torch:
@@ -75,6 +77,13 @@ def test_each_has_a_reason_and_versions() -> None:
     for patch in gradc.patches():
         assert patch.reason.endswith(".") and TAKEN_FOR in patch.versions and patch.changes
         assert patch.name in str(gradc.patches()) and patch.reason in str(gradc.patches())
+
+
+def test_each_has_a_probe_that_is_there() -> None:
+    assert {patch.name for patch in gradc.patches()} <= PROBES.keys() | WITHOUT.keys() and not PROBES.keys() & WITHOUT.keys()
+    for node in PROBES.values():
+        file, _, name = node.partition("::")
+        assert f"def {name}" in pathlib.Path(file).read_text(), node
 
 
 def test_undo_puts_back_the_very_objects() -> None:
