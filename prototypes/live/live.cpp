@@ -8,12 +8,18 @@
 //   PASS        the rest of the unit runs as it would without all this
 //
 // Single-threaded, CPU, with the GIL.
-#include <torch/extension.h>
+#include <ATen/ATen.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <ATen/ScalarOps.h>
 #include <torch/library.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
+
+#include <iostream>
 
 namespace {
 using at::Tensor; using c10::IValue; using torch::jit::Stack; using c10::TensorImpl;
@@ -41,7 +47,7 @@ struct Node {
   int id; Kind kind; std::optional<c10::OperatorHandle> op; const void* key = nullptr; std::string flags;
   std::vector<Pat> args; std::vector<Ext> exts; std::vector<Out> outs; std::vector<Ret> rets;
   c10::impl::LocalDispatchKeySet tls{c10::impl::PODLocalDispatchKeySet{}}; bool grad_mode = true;
-  std::vector<Node*> children; Node* parent = nullptr; bool boundary = false, refused = false, compiled = false, sets_rg = false;
+  std::vector<Node*> children; Node* parent = nullptr; bool boundary = false, factory = false, refused = false, compiled = false, sets_rg = false;
   py::object plan; std::vector<std::pair<bool, int>> ins; std::vector<int> piece_outs; std::vector<int> alive;
 };
 
@@ -53,12 +59,16 @@ struct Stub : torch::autograd::Node {
 };
 
 Mode mode = OFF; bool busy = false;
-std::vector<std::unique_ptr<Node>> nodes; Node* root = nullptr; Node* cur = nullptr;
-std::vector<Tensor> vals; std::vector<bool> is_ext; std::vector<int> flat_of; std::vector<Tensor> flat; std::vector<Node*> way;
+auto& nodes = *new std::vector<std::unique_ptr<Node>>; Node* root = nullptr; Node* cur = nullptr;
+auto& vals = *new std::vector<Tensor>; std::vector<bool> is_ext; std::vector<int> flat_of; auto& flat = *new std::vector<Tensor>; std::vector<Node*> way;
+using Weak = c10::weak_intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>;
+auto& factories = *new std::vector<std::pair<int, Weak>>;  // what factories gave: who asked takes it as it is only if nobody else has it
 ska::flat_hash_map<TensorImpl*, int> known;
-py::object cb; std::map<std::string, int64_t> counts; c10::intrusive_ptr<Stub> stub; bool ran_piece = false;
-std::string abort_reason;
+py::object& cb = *new py::object; std::map<std::string, int64_t> counts; c10::intrusive_ptr<Stub> stub; bool ran_piece = false;
+auto& swapped = *new std::unordered_map<TensorImpl*, std::pair<Tensor, int>>;  // what calls under way still hold: the placeholders of before
+Tensor now(const Tensor& t) { if (!t.defined() || swapped.empty()) return t; auto it = swapped.find(t.unsafeGetTensorImpl()); return it == swapped.end() ? t : vals[it->second.second]; }
 
+bool debug() { static bool d = getenv("LIVE_DEBUG"); return d; }
 void include(bool on) { c10::impl::tls_set_dispatch_key_included(kKey, on); }
 struct Off {  // no key while inside
   bool before; Off() : before(c10::impl::tls_is_dispatch_key_included(kKey)) { include(false); }
@@ -103,18 +113,21 @@ void fill_in(const Tensor& p, const Tensor& value) {
   TORCH_CHECK(i->sizes() == value.sizes() && i->strides() == value.strides(), "live: a value of another layout than recorded");
 }
 
+void hold() {  // whoever asked has taken it
+  for (auto& [slot, weak] : factories) if (!vals[slot].defined()) if (auto p = weak.lock()) vals[slot] = Tensor(std::move(p));
+}
 // ---- unit state
 void forget() {
-  for (auto* n : way) for (auto& o : n->outs) if (o.is_new && o.pool.defined()) {
+  for (auto* n : way) for (auto& o : n->outs) if (o.is_new && o.pool.defined() && o.slot < (int)vals.size()) {
     auto* i = o.pool.unsafeGetTensorImpl();
     bool dead = !held_by_python(o.pool) && o.pool.use_count() <= (i->pyobj_slot()->load_pyobj() ? 3 : 2);  // pool, vals (and the object)
     if (dead && o.pool.is_same(vals[o.slot])) { if (i->storage().data()) i->set_storage_keep_dtype(shared_nothing()); i->set_sizes_and_strides(o.meta.sizes, o.meta.strides, o.meta.offset); }
     else o.pool = Tensor();
   }
-  vals.clear(); is_ext.clear(); flat_of.clear(); flat.clear(); way.clear(); known.clear(); cur = root; ran_piece = false;
+  vals.clear(); is_ext.clear(); flat_of.clear(); flat.clear(); way.clear(); known.clear(); swapped.clear(); factories.clear(); cur = root; ran_piece = false;
 }
 int new_slot(const Tensor& t, bool ext) {
-  vals.push_back(t); is_ext.push_back(ext); flat_of.push_back(-1); known[t.unsafeGetTensorImpl()] = vals.size() - 1; return vals.size() - 1;
+  vals.push_back(t); is_ext.push_back(ext); flat_of.push_back(-1); if (t.defined()) known[t.unsafeGetTensorImpl()] = vals.size() - 1; return vals.size() - 1;
 }
 Tensor real(int slot) {
   if (is_ext[slot]) return vals[slot];
@@ -152,7 +165,11 @@ bool match_tensor(Node& n, int slot, const Tensor& t, size_t base) {
   if (!t.defined()) return slot == -1;
   if (slot < 0) return false;
   auto* i = t.unsafeGetTensorImpl();
-  if (slot < (int)vals.size()) return vals[slot].unsafeGetTensorImpl() == i;
+  if (slot < (int)vals.size()) {
+    if (vals[slot].defined()) return vals[slot].unsafeGetTensorImpl() == i;
+    auto it = known.find(i); if (it == known.end() || it->second != slot) return false;
+    vals[slot] = t; return true;
+  }
   for (auto& e : n.exts) if (e.slot == slot) {
     if (!e.meta.fits(t) || (e.meta.rg && t.grad_fn()) || known.count(i)) return false;
     for (size_t k = base; k < vals.size(); ++k) if (vals[k].unsafeGetTensorImpl() == i) return false;
@@ -175,6 +192,10 @@ bool match_value(Node& n, const Pat& p, const IValue& v, size_t base) {
     case CONST: return (v.isTensor() && !v.toTensor().defined()) ? p.value.isNone() : same_const(p.value, v);
   }
   return false;
+}
+void back_to(size_t base) {
+  for (size_t k = base; k < vals.size(); ++k) if (vals[k].defined()) known.erase(vals[k].unsafeGetTensorImpl());
+  vals.resize(base); is_ext.resize(base); flat_of.resize(base);
 }
 template <class Args> bool match_args(Node& n, const Args& args) {
   const size_t base = vals.size(); bool ok = args.size() == n.args.size();
@@ -204,7 +225,7 @@ void encode(Node& n, c10::ArrayRef<IValue> args) {
 template <class F> IValue decode(const Pat& p, F value) {
   switch (p.kind) {
     case SLOT: return value(p.slot);
-    case NUMBER: { auto t = at::scalar_tensor(p.value.toScalar(), at::TensorOptions().dtype(p.dtype)); t.unsafeGetTensorImpl()->set_wrapped_number(true); return t; }
+    case NUMBER: { auto t = at::detail::scalar_tensor_static(p.value.toScalar(), p.dtype, at::kCPU); t.unsafeGetTensorImpl()->set_wrapped_number(true); return t; }
     case LIST: { std::vector<Tensor> l; for (int s : p.slots) l.push_back(s < 0 ? Tensor() : value(s)); return l; }
     case OPTLIST: { c10::List<std::optional<Tensor>> l; for (int s : p.slots) l.push_back(s < 0 ? std::nullopt : std::optional<Tensor>(value(s))); return l; }
     default: return p.value;
@@ -257,15 +278,21 @@ void run_piece(Node& n) {
 }
 
 // ---- going another way
-void become(int slot, const Tensor& r) {  // what Python holds as the placeholder is the real tensor from here on
+void become(int slot, const Tensor& r) {
   Tensor p = vals[slot];
+  if (!p.defined()) { vals[slot] = r; known[r.unsafeGetTensorImpl()] = slot; return; }
   if (p.is_same(r)) return;
-  known.erase(p.unsafeGetTensorImpl());
+  known.erase(p.unsafeGetTensorImpl()); swapped[p.unsafeGetTensorImpl()] = {p, slot};
   vals[slot] = r; known[r.unsafeGetTensorImpl()] = slot;
-  if (held_by_python(p)) {
-    py::object a = py::reinterpret_steal<py::object>(THPVariable_Wrap(p)), b = py::reinterpret_steal<py::object>(THPVariable_Wrap(r));
-    static py::object swap = py::module_::import("torch").attr("_C").attr("_swap_tensor_impl");
+}
+void hand_over(bool record) {  // what Python holds as a placeholder is the real tensor from here on
+  static py::object& swap = *new py::object; if (!swap) swap = py::module_::import("torch").attr("_C").attr("_swap_tensor_impl");
+  for (auto& [impl, held] : swapped) {
+    auto& [p, slot] = held;
+    if (!held_by_python(p)) continue;
+    py::object a = py::reinterpret_steal<py::object>(THPVariable_Wrap(p)), b = py::reinterpret_steal<py::object>(THPVariable_Wrap(vals[slot]));
     swap(a, b);
+    if (record) cb.attr("moved")(slot, a);
   }
 }
 void call_for_real(Node& n) {
@@ -303,7 +330,7 @@ void told(Node& n) {
 }
 // Everything that was put off runs now, in order, with autograd. Under a recorder where the way is to be learnt.
 void make_up(bool record) {
-  Off off; ++counts[record ? "went another way" : "given up"];
+  Off off; hold(); ++counts[record ? "went another way" : "given up"];
   auto before = mode; mode = record ? RECORD : PASS; (void)before;
   if (record) cb.attr("begin")();
   for (auto* n : way) {
@@ -311,8 +338,9 @@ void make_up(bool record) {
     call_for_real(*n);
     if (record) told(*n);
   }
+  hand_over(record);
 }
-void stop(const char* why) { counts[std::string("stopped: ") + why]++; if (mode == RECORD) cb.attr("abort")(why); mode = PASS; include(false); }
+void stop(const char* why) { py::error_scope kept; counts[std::string("stopped: ") + why]++; if (mode == RECORD) cb.attr("abort")(why); mode = PASS; include(false); }
 
 struct Busy { Busy() { busy = true; } ~Busy() { busy = false; } };
 
@@ -345,7 +373,7 @@ bool passes_by(const c10::OperatorHandle& op, c10::ArrayRef<IValue> args) {
   if (is_lift(op)) return true;
   bool outside = false, inside = false;
   each_tensor(args, [&](const Tensor& t) { if (is_number(t)) return; auto it = known.find(t.unsafeGetTensorImpl()); if (it != known.end()) inside |= !is_ext[it->second]; else outside |= !may_be_ext(t); });
-  if (outside && inside && mode == MATCH) { make_up(false); include(false); }
+  if (outside && inside && mode == MATCH) { py::gil_scoped_acquire g; make_up(false); include(false); }
   return outside;
 }
 void pass_by(const c10::OperatorHandle& op, Stack* stack) {
@@ -356,26 +384,46 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   const auto nargs = op.schema().arguments().size();
   auto args = c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs);
   if (passes_by(op, args)) { Off off; pass_by(op, stack); return; }
+  // Under a recorder a factory's result is detached before it is given out. That is the recorder's doing.
+  static auto detach = c10::OperatorName("aten::detach", "");
+  if (op.operator_name() == detach && way.size() && way.back()->factory && args[0].isTensor() && args[0].toTensor().is_same(vals[way.back()->outs[0].slot])) {
+    Off off; pass_by(op, stack); int s = way.back()->outs[0].slot; vals[s] = stack->back().toTensor(); known[vals[s].unsafeGetTensorImpl()] = s;
+    cb.attr("moved")(s, vals[s]); return;
+  }
   Node* n = make(OP, cur); n->op = op; n->key = &op.schema(); tls_note(*n);
   n->sets_rg = op.operator_name().name == "aten::requires_grad_";
   encode(*n, args);
-  std::vector<bool> rg; for (auto& t : vals) rg.push_back(t.requires_grad());
+  std::vector<bool> rg; for (auto& t : vals) rg.push_back(t.defined() && t.requires_grad());
   Off off;
   cb.attr("before")(exts_of(*n));
   try { c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); }
   catch (...) { stop("an op raised"); n->refused = true; throw; }
   note_results(*n, c10::ArrayRef<IValue>(stack->data() + stack->size() - op.schema().returns().size(), op.schema().returns().size()), rg);
+  bool tensors = false; for (auto& p : n->args) tensors |= p.kind != CONST;
+  n->factory = !tensors && n->outs.size() == 1 && n->outs[0].is_new && n->rets[0].kind == 0;
   told(*n); way.push_back(n); cur = n;
 }
+void refresh(Stack* stack, size_t nargs) {
+  if (swapped.empty()) return;
+  for (size_t i = stack->size() - nargs; i < stack->size(); ++i) {
+    auto& v = (*stack)[i];
+    if (v.isTensor()) v = now(v.toTensor());
+    else if (v.isTensorList()) { std::vector<Tensor> l; for (auto& t : v.toTensorVector()) l.push_back(now(t)); v = l; }
+    else if (is_optlist(v)) { c10::List<std::optional<Tensor>> l; for (auto& x : v.toListRef()) l.push_back(x.isNone() ? std::nullopt : std::optional<Tensor>(now(x.toTensor()))); v = l; }
+  }
+}
 // Met at a place that reads: what was put off runs, then the op itself, below autograd.
-bool at_boundary(Node* n, Stack* stack, size_t nargs) {
-  run_piece(*n);
+bool at_boundary(Node* n, Stack* stack, size_t nargs, size_t base) {
+  { Off off; run_piece(*n); }
   Stack own; for (auto& p : n->args) own.push_back(decode(p, [](int s) { return real(s); }));
-  { at::AutoDispatchBelowADInplaceOrView below; c10::impl::ExcludeDispatchKeyGuard guard(kKey); n->op->callBoxed(&own); }
+  { Off off; at::AutoDispatchBelowADInplaceOrView below; n->op->callBoxed(&own); }
   std::vector<Tensor> results;
   for (auto& v : own) if (v.isTensor()) results.push_back(v.toTensor()); else if (v.isTensorList()) for (auto& t : v.toTensorVector()) results.push_back(t);
   for (Node* c : cur->children) {  // of those that differ in what comes out, the one that does so like this
-    if (c != n && !(c->kind == OP && c->key == n->key && c->boundary && tls_same(*c) && match_args(*c, c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs)))) continue;
+    if (c->kind != OP || c->key != n->key) continue;
+    back_to(base);
+    if (!(c->boundary && tls_same(*c) && match_args(*c, c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs)))) continue;
+    if (0 && !(c->kind == OP && c->key == n->key && c->boundary && tls_same(*c) && match_args(*c, c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs)))) continue;
     if (c->outs.size() != results.size()) continue;
     bool ok = true;
     for (size_t i = 0; ok && i < results.size(); ++i) { auto& m = c->outs[i].meta; ok = c->outs[i].is_new && m.sizes == results[i].sizes() && m.strides == results[i].strides() && m.dtype == results[i].scalar_type(); }
@@ -389,29 +437,47 @@ bool at_boundary(Node* n, Stack* stack, size_t nargs) {
     if (c->outs.empty()) for (auto& v : own) stack->push_back(v); else push_results(*c, stack);
     way.push_back(c); cur = c; return true;
   }
-  return false;
+  back_to(base); return false;
 }
 void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python)) {  // torch.tensor at work, which writes into memory
+    c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
+  }
   if (mode != MATCH) {
-    if (mode == RECORD && !busy) { Busy b; meet_recording(op, stack); return; }
+    if (mode == RECORD && !busy) { py::gil_scoped_acquire g; Busy b; meet_recording(op, stack); return; }
     c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
   }
   const auto nargs = op.schema().arguments().size(); const void* key = &op.schema();
   auto args = c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs);
+  const size_t base = vals.size();
   for (Node* c : cur->children) {
     if (c->key != key || !tls_same(*c) || !match_args(*c, args)) continue;
-    if (c->refused) { make_up(false); include(false); break; }
-    if (c->boundary) { Off off; if (at_boundary(c, stack, nargs)) return; break; }
+    if (c->refused) { back_to(base); py::gil_scoped_acquire g; Busy b; make_up(false); include(false); break; }
+    if (c->boundary) { if (at_boundary(c, stack, nargs, base)) return; break; }
+    if (c->factory) {
+      auto& o = c->outs[0]; Tensor t = placeholder(o); o.pool = Tensor();
+      int s = new_slot(Tensor(), false); known[t.unsafeGetTensorImpl()] = s; flat_of[s] = o.flat;
+      factories.emplace_back(s, Weak(t.getIntrusivePtr()));
+      torch::jit::drop(*stack, nargs); stack->push_back(std::move(t));
+      way.push_back(c); cur = c; ++counts["ops answered"]; return;
+    }
     answer(*c);
     if (c->sets_rg && c->args[1].value.toBool() && !is_ext[c->args[0].slot]) vals[c->args[0].slot].unsafeGetTensorImpl()->set_requires_grad(true);
     torch::jit::drop(*stack, nargs); push_results(*c, stack);
     way.push_back(c); cur = c; ++counts["ops answered"]; return;
   }
   if (mode == MATCH) {
-    if (passes_by(op, args)) { Off off; pass_by(op, stack); return; }
-    Busy b; make_up(true);
+    if (passes_by(op, args)) { Off off; refresh(stack, nargs); pass_by(op, stack); return; }
+    py::gil_scoped_acquire g; Busy b;
+    if (debug()) {
+      std::cerr << "live: other way at " << way.size() << ": " << op.operator_name();
+      for (auto* c : cur->children) { std::cerr << " | " << (c->op ? toString(c->op->operator_name()) : std::to_string(c->kind)); if (c->key == key) { std::cerr << " tls " << tls_same(*c); for (size_t i = 0; i < nargs; ++i) std::cerr << " " << match_value(*c, c->args[i], args[i], vals.size()); back_to(base); } }
+      std::cerr << std::endl;
+    }
+    make_up(true);
   }
-  if (mode == RECORD) { Busy b; meet_recording(op, stack); include(mode == RECORD); return; }
+  refresh(stack, nargs);
+  if (mode == RECORD) { py::gil_scoped_acquire g; Busy b; meet_recording(op, stack); include(mode == RECORD); return; }
   c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack);
 }
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&meet>()); }
@@ -425,18 +491,18 @@ Node* find_special(Kind kind, const std::string& flags, const std::vector<IValue
 bool is_mine(const Tensor& t) { auto it = known.find(t.unsafeGetTensorImpl()); return it != known.end() && !is_ext[it->second]; }
 bool is_plain_leaf(const Tensor& t) { auto* m = torch::autograd::impl::get_autograd_meta(t); return m && m->hooks_.empty() && !m->post_acc_grad_hooks_ && !m->grad_.defined(); }
 
-void observe(const Tensor& t) {
+void observe(Tensor t) {
   if (!(mode == MATCH || mode == RECORD) || busy || !is_mine(t)) return;
   Busy b; std::vector<IValue> args{t};
   if (mode == MATCH) {
     if (t.storage().data()) return;
     if (Node* n = find_special(OBSERVE, "", args)) { Off off; run_piece(*n); fill_in(t, real(n->args[0].slot)); way.push_back(n); cur = n; return; }
-    make_up(true);
+    make_up(true); t = now(t); args = {t};
   }
   Node* n = make(OBSERVE, cur); tls_note(*n); encode(*n, args); Off off; told(*n); way.push_back(n); cur = n;
 }
 // True: done. False: Python makes the call (mode is OFF or PASS).
-bool backward(const Tensor& loss) {
+bool backward(Tensor loss) {
   if (!(mode == MATCH || mode == RECORD) || busy) return false;
   Busy b;
   if (!is_mine(loss)) { if (mode == MATCH) make_up(false); stop("backward from outside"); return false; }
@@ -449,11 +515,11 @@ bool backward(const Tensor& loss) {
       for (size_t i = 0; i < c->outs.size(); ++i) vals[c->args[0].slots[i]].mutable_grad() = vals[c->outs[i].slot];
       way.push_back(c); cur = c; return true;
     }
-    make_up(true);
+    make_up(true); loss = now(loss);
   }
   Off off;
   std::vector<std::pair<int, Tensor>> leaves;
-  for (size_t s = 0; s < vals.size(); ++s) if (vals[s].requires_grad() && !vals[s].grad_fn()) { leaves.push_back({(int)s, vals[s].grad()}); if (!is_plain_leaf(vals[s])) { stop("leaf with hooks or a gradient"); return false; } }
+  for (size_t s = 0; s < vals.size(); ++s) if (vals[s].defined() && vals[s].requires_grad() && !vals[s].grad_fn()) { leaves.push_back({(int)s, vals[s].grad()}); if (!is_plain_leaf(vals[s])) { stop("leaf with hooks or a gradient"); return false; } }
   Node* n = make(BACKWARD, cur); include(true); tls_note(*n); include(false); int at = known.at(loss.unsafeGetTensorImpl());
   try { cb.attr("really_backward")(loss); } catch (...) { n->refused = true; stop("backward raised"); throw; }
   Pat of{LIST}, from{SLOT, at};
@@ -462,7 +528,7 @@ bool backward(const Tensor& loss) {
   }
   n->args = {of, from}; told(*n); way.push_back(n); cur = n; return true;
 }
-py::object gradient(const std::vector<Tensor>& outs, const std::vector<Tensor>& ins, const std::optional<std::vector<Tensor>>& gs, const std::string& flags) {
+py::object gradient(std::vector<Tensor> outs, std::vector<Tensor> ins, std::optional<std::vector<Tensor>> gs, const std::string& flags) {
   if (!(mode == MATCH || mode == RECORD) || busy) return py::none();
   Busy b; std::vector<IValue> args{IValue(outs), IValue(ins)}; if (gs) args.emplace_back(*gs);
   for (auto& t : outs) if (!is_mine(t)) { if (mode == MATCH) make_up(false); stop("gradient from outside"); return py::none(); }
@@ -470,6 +536,8 @@ py::object gradient(const std::vector<Tensor>& outs, const std::vector<Tensor>& 
   if (mode == MATCH) {
     if (Node* n = find_special(GRAD, flags, args)) { answer(*n); way.push_back(n); cur = n; return results(n); }
     make_up(true);
+    for (auto& t : outs) t = now(t); for (auto& t : ins) t = now(t); if (gs) for (auto& t : *gs) t = now(t);
+    args = {IValue(outs), IValue(ins)}; if (gs) args.emplace_back(*gs);
   }
   Off off; Node* n = make(GRAD, cur); n->flags = flags; include(true); tls_note(*n); include(false); encode(*n, args); cb.attr("before")(exts_of(*n));
   py::tuple r;
@@ -478,8 +546,9 @@ py::object gradient(const std::vector<Tensor>& outs, const std::vector<Tensor>& 
   std::vector<IValue> values; for (auto x : r) values.emplace_back(x.is_none() ? Tensor() : x.cast<Tensor>());
   note_results(*n, values, {}); told(*n); way.push_back(n); cur = n; return results(n);
 }
-bool is_alive(int slot) { return held_by_python(vals[slot]); }
+bool is_alive(int slot) { return vals[slot].defined() && held_by_python(vals[slot]); }
 std::vector<int> alive_now() {
+  hold();
   std::vector<int> r; std::set<int> grads;
   for (auto* n : way) if (n->kind == BACKWARD) for (size_t i = 0; i < n->outs.size(); ++i) {
     auto& leaf = vals[n->args[0].slots[i]]; if ((is_ext[n->args[0].slots[i]] || is_alive(n->args[0].slots[i])) && leaf.grad().is_same(vals[n->outs[i].slot])) grads.insert(n->outs[i].slot); }

@@ -116,6 +116,11 @@ class Callbacks:
         recorder.reads = False
         return flats, is_boundary
 
+    def moved(self, slot: int, tensor: torch.Tensor) -> None:
+        flat = self.path.flats.get(slot, -1)
+        if flat >= 0:
+            self.recorder.known.add(flat, tensor)
+
     def abort(self, why: str) -> None:
         self._close()
         self.why[why] = self.why.get(why, 0) + 1
@@ -230,7 +235,7 @@ def _why_not(path: _Path) -> str:
         if index in dropped:
             continue
         if phantoms & set(call.reads):
-            return "tensor of unknown origin"
+            return f"tensor of unknown origin: {call.op} {[(program.slots[x].name, program.slots[x].meta and program.slots[x].meta.shape) for x in phantoms & set(call.reads)]} at {index} of {len(program.instructions)}"
         if index < before_end:
             if any(slot in path.externals for slot in call.writes):
                 return "write into what is outside, before a read"
