@@ -19,13 +19,14 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <chrono>
 #include <iostream>
 
 namespace {
 using at::Tensor; using c10::IValue; using torch::jit::Stack; using c10::TensorImpl;
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 enum Mode { OFF, MATCH, RECORD, PASS };
-enum Kind { OP, BACKWARD, GRAD, OBSERVE, END };
+enum Kind { OP, BACKWARD, GRAD, OBSERVE, END, FUNCTION };
 enum PatKind : uint8_t { SLOT, LIST, OPTLIST, NUMBER, CONST };
 
 struct Meta {
@@ -75,6 +76,10 @@ struct Off {  // no key while inside
   ~Off() { include(before && (mode == MATCH || mode == RECORD)); }
 };
 
+struct Timer { const char* name; std::chrono::steady_clock::time_point t = std::chrono::steady_clock::now(); bool on;
+  static bool wanted() { static bool w = getenv("LIVE_TIMES"); return w; }
+  explicit Timer(const char* n) : name(n), on(wanted()) {}
+  ~Timer() { if (on) counts[name] += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - t).count(); } };
 Node* make(Kind kind, Node* parent) {
   nodes.push_back(std::make_unique<Node>()); auto* n = nodes.back().get();
   n->id = nodes.size() - 1; n->kind = kind; n->parent = parent; if (parent) parent->children.insert(parent->children.begin(), n); return n;
@@ -264,6 +269,7 @@ void run_piece(Node& n) {
     n.plan = t[0]; n.ins = t[1].cast<std::vector<std::pair<bool, int>>>(); n.piece_outs = t[2].cast<std::vector<int>>(); n.compiled = true;
   }
   if (n.plan.is_none()) return;
+  Timer timer("ns: pieces");
   py::gil_scoped_acquire g;
   PyObject* list = PyList_New(n.ins.size());
   for (size_t i = 0; i < n.ins.size(); ++i) PyList_SET_ITEM(list, i, THPVariable_Wrap(n.ins[i].first ? vals[n.ins[i].second] : flat[n.ins[i].second]));
@@ -315,6 +321,11 @@ void call_for_real(Node& n) {
     py::object gs = py::none(); if (n.args.size() > 2) { py::list l; for (int s : n.args[2].slots) l.append(vals[s]); gs = l; }
     py::tuple r = cb.attr("really_grad")(outs, ins, gs, n.flags);
     for (auto x : r) if (!x.is_none()) results.push_back(x.cast<Tensor>());
+  }
+  else if (n.kind == FUNCTION) {
+    py::list ins; for (int s : n.args[0].slots) ins.append(vals[s]);
+    py::tuple r = cb.attr("really_apply")(n.flags, ins);
+    for (auto x : r) results.push_back(x.cast<Tensor>());
   }
   TORCH_CHECK(results.size() == n.outs.size(), "live: other results than recorded");
   for (size_t i = 0; i < results.size(); ++i) if (n.outs[i].slot >= 0) become(n.outs[i].slot, results[i]);
@@ -400,7 +411,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   catch (...) { stop("an op raised"); n->refused = true; throw; }
   note_results(*n, c10::ArrayRef<IValue>(stack->data() + stack->size() - op.schema().returns().size(), op.schema().returns().size()), rg);
   bool tensors = false; for (auto& p : n->args) tensors |= p.kind != CONST;
-  n->factory = !tensors && n->outs.size() == 1 && n->outs[0].is_new && n->rets[0].kind == 0;
+  const auto& name = op.operator_name().name; n->factory = (!tensors || (name.size() > 5 && name.compare(name.size() - 5, 5, "_like") == 0)) && n->outs.size() == 1 && n->outs[0].is_new && n->rets[0].kind == 0;
   told(*n); way.push_back(n); cur = n;
 }
 void refresh(Stack* stack, size_t nargs) {
@@ -447,6 +458,7 @@ void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     if (mode == RECORD && !busy) { py::gil_scoped_acquire g; Busy b; meet_recording(op, stack); return; }
     c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
   }
+  Timer timer("ns: meet");
   const auto nargs = op.schema().arguments().size(); const void* key = &op.schema();
   auto args = c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs);
   const size_t base = vals.size();
@@ -546,6 +558,23 @@ py::object gradient(std::vector<Tensor> outs, std::vector<Tensor> ins, std::opti
   std::vector<IValue> values; for (auto x : r) values.emplace_back(x.is_none() ? Tensor() : x.cast<Tensor>());
   note_results(*n, values, {}); told(*n); way.push_back(n); cur = n; return results(n);
 }
+// An autograd.Function, as if it were an op: its Python is not run where it is answered.
+py::object function(std::vector<Tensor> ins, const std::string& flags) {
+  if (!(mode == MATCH || mode == RECORD) || busy) return py::none();
+  Busy b; std::vector<IValue> args{IValue(ins)};
+  for (auto& t : ins) if (!known.count(t.unsafeGetTensorImpl()) && !may_be_ext(t)) { if (mode == MATCH) make_up(false); stop("function of what is outside"); return py::none(); }
+  auto results = [&](Node* n) { py::list l; for (auto& r : n->rets) l.append(vals[r.outs[0]]); return py::tuple(l); };
+  if (mode == MATCH) {
+    if (Node* n = find_special(FUNCTION, flags, args)) { if (!n->refused) { answer(*n); way.push_back(n); cur = n; return results(n); } }
+    make_up(true); for (auto& t : ins) t = now(t); args = {IValue(ins)};
+  }
+  Off off; Node* n = make(FUNCTION, cur); n->flags = flags; include(true); tls_note(*n); include(false); encode(*n, args); cb.attr("before")(exts_of(*n));
+  std::vector<bool> rg; for (auto& t : vals) rg.push_back(t.defined() && t.requires_grad());
+  py::tuple r;
+  try { r = cb.attr("really_apply")(flags, ins); } catch (...) { n->refused = true; stop("function raised"); throw; }
+  std::vector<IValue> values; for (auto x : r) values.emplace_back(x.cast<Tensor>());
+  note_results(*n, values, rg); told(*n); way.push_back(n); cur = n; return results(n);
+}
 bool is_alive(int slot) { return vals[slot].defined() && held_by_python(vals[slot]); }
 std::vector<int> alive_now() {
   hold();
@@ -555,9 +584,10 @@ std::vector<int> alive_now() {
   for (size_t s = 0; s < vals.size(); ++s) if (!is_ext[s] && (is_alive(s) || grads.count(s))) r.push_back(s);
   return r;
 }
-void start() { if (mode == OFF || mode == PASS) { if (!root) { root = make(END, nullptr); } mode = MATCH; forget(); include(true); } }
+void start() { if (mode == OFF || mode == PASS) { if (counts["went another way"] + counts["given up"] > 40 + counts["units answered"]) { mode = OFF; return; } if (!root) { root = make(END, nullptr); } mode = MATCH; forget(); include(true); } }
 // Ends a unit: all that was put off has happened.
 void sync_unit() {
+  Timer timer("ns: sync");
   if (mode == MATCH && !way.empty()) {
     Busy b; Node* n = nullptr;
     for (Node* c : cur->children) if (c->kind == END) n = c;
@@ -583,7 +613,7 @@ void drop_unit(const char* why) { if (mode == MATCH || mode == RECORD) { if (mod
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("configure", [](py::object o) { cb = o; });
   m.def("start", &start); m.def("sync", &sync_unit); m.def("leave", &leave); m.def("drop", &drop_unit);
-  m.def("observe", &observe); m.def("backward", &backward); m.def("grad", &gradient);
+  m.def("observe", &observe); m.def("backward", &backward); m.def("grad", &gradient); m.def("function", &function);
   m.def("mode", [] { return (int)mode; });
   m.def("counts", [] { return counts; });
   m.def("invalidate", [](int id) { nodes[id]->compiled = false; });
