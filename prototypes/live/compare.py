@@ -48,12 +48,13 @@ def main(names, steps=int(os.environ.get("STEPS", 20)), repeats=int(os.environ.g
             if "-v" in sys.argv: print(i, same, "%.1f ms" % ((t1 - t0) * 1e3), dict(ext.counts()))
         del x, y, r
         ta, tb = [], []
+        before = dict(ext.counts())
         for i in range(repeats):
             seeds(i % 3); s = time.perf_counter(); a.step(); ta.append(time.perf_counter() - s)
             seeds(i % 3); s = time.perf_counter(); b.step(); tb.append(time.perf_counter() - s)
         if not ta: ta = tb = [1.0]
         n = len(ta); med = lambda t: sorted(t)[n // 2] * 1e3
         print(f"{name:13s} bits {'equal' if not bad else 'DIFFER ' + str(bad[:5])}  eager {min(ta)*1e3:.2f}/{med(ta):.2f}  live {min(tb)*1e3:.2f}/{med(tb):.2f}  ratio {min(ta)/min(tb):.2f}/{med(ta)/med(tb):.2f}", flush=True)
-        if "-v" in sys.argv: print(dict(ext.counts()), callbacks.why)
+        if "-v" in sys.argv: print({k: round((v - before.get(k, 0)) / repeats / (1000 if k[:3] == "ns:" else 1), 2) for k, v in ext.counts().items() if v != before.get(k, 0)}, callbacks.why)
 
 main([a for a in sys.argv[1:] if not a.startswith("-")] or list(PROGRAMS))

@@ -19,6 +19,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <c10/core/InferenceMode.h>
+#include <ATen/Context.h>
+#include <set>
 #include <chrono>
 #include <iostream>
 
@@ -65,7 +68,7 @@ auto& vals = *new std::vector<Tensor>; std::vector<bool> is_ext; std::vector<int
 using Weak = c10::weak_intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>;
 auto& factories = *new std::vector<std::pair<int, Weak>>;  // what factories gave: who asked takes it as it is only if nobody else has it
 ska::flat_hash_map<TensorImpl*, int> known;
-py::object& cb = *new py::object; std::map<std::string, int64_t> counts; c10::intrusive_ptr<Stub> stub; bool ran_piece = false;
+py::object& cb = *new py::object; std::map<std::string, int64_t> counts, total; c10::intrusive_ptr<Stub> stub; bool ran_piece = false; auto& freed = *new std::set<torch::autograd::Node*>;
 auto& swapped = *new std::unordered_map<TensorImpl*, std::pair<Tensor, int>>;  // what calls under way still hold: the placeholders of before
 Tensor now(const Tensor& t) { if (!t.defined() || swapped.empty()) return t; auto it = swapped.find(t.unsafeGetTensorImpl()); return it == swapped.end() ? t : vals[it->second.second]; }
 
@@ -129,7 +132,7 @@ void forget() {
     if (dead && o.pool.is_same(vals[o.slot])) { if (i->storage().data()) i->set_storage_keep_dtype(shared_nothing()); i->set_sizes_and_strides(o.meta.sizes, o.meta.strides, o.meta.offset); }
     else o.pool = Tensor();
   }
-  vals.clear(); is_ext.clear(); flat_of.clear(); flat.clear(); way.clear(); known.clear(); swapped.clear(); factories.clear(); cur = root; ran_piece = false;
+  vals.clear(); is_ext.clear(); flat_of.clear(); flat.clear(); way.clear(); known.clear(); swapped.clear(); factories.clear(); freed.clear(); cur = root; ran_piece = false;
 }
 int new_slot(const Tensor& t, bool ext) {
   vals.push_back(t); is_ext.push_back(ext); flat_of.push_back(-1); if (t.defined()) known[t.unsafeGetTensorImpl()] = vals.size() - 1; return vals.size() - 1;
@@ -262,25 +265,25 @@ void push_results(Node& n, Stack* stack) {
 }
 
 // ---- pieces
-void run_piece(Node& n) {
+bool run_piece(Node& n) {  // False: it raised, and eager has to say what
   if (!n.compiled) {
     py::gil_scoped_acquire g; ++counts["pieces compiled"];
     py::tuple t = cb.attr("compile")(n.id);
     n.plan = t[0]; n.ins = t[1].cast<std::vector<std::pair<bool, int>>>(); n.piece_outs = t[2].cast<std::vector<int>>(); n.compiled = true;
   }
-  if (n.plan.is_none()) return;
+  if (n.plan.is_none()) return true;
   Timer timer("ns: pieces");
   py::gil_scoped_acquire g;
   PyObject* list = PyList_New(n.ins.size());
   for (size_t i = 0; i < n.ins.size(); ++i) PyList_SET_ITEM(list, i, THPVariable_Wrap(n.ins[i].first ? vals[n.ins[i].second] : flat[n.ins[i].second]));
   PyObject* r = PyObject_CallOneArg(n.plan.ptr(), list); Py_DECREF(list);
-  if (!r) throw python_error();
+  if (!r) { PyErr_Clear(); return false; }
   ran_piece = true; ++counts["pieces run"];
   for (size_t i = 0; i < n.piece_outs.size(); ++i) {
     int f = n.piece_outs[i]; if (f >= (int)flat.size()) flat.resize(f + 64);
     flat[f] = THPVariable_Unpack(PyList_GetItem(r, i));
   }
-  Py_DECREF(r);
+  Py_DECREF(r); return true;
 }
 
 // ---- going another way
@@ -339,20 +342,24 @@ void told(Node& n) {
   for (size_t i = 0; i < flats.size(); ++i) { n.outs[i].flat = flats[i]; flat_of[n.outs[i].slot] = flats[i]; }
   n.boundary = t[1].cast<bool>();
 }
+void stop(const char* why) { py::error_scope kept; counts[std::string("stopped: ") + why]++; if (mode == RECORD) cb.attr("abort")(why); mode = PASS; include(false); }
 // Everything that was put off runs now, in order, with autograd. Under a recorder where the way is to be learnt.
 void make_up(bool record) {
   Off off; hold(); ++counts[record ? "went another way" : "given up"];
   auto before = mode; mode = record ? RECORD : PASS; (void)before;
   if (record) cb.attr("begin")();
-  for (auto* n : way) {
-    if (record) cb.attr("before")(exts_of(*n));
-    call_for_real(*n);
-    if (record) told(*n);
-  }
+  try {
+    for (auto* n : way) {
+      if (record) cb.attr("before")(exts_of(*n));
+      call_for_real(*n);
+      if (record) told(*n);
+    }
+  } catch (...) { hand_over(false); stop("raised while made up for"); throw; }
   hand_over(record);
 }
-void stop(const char* why) { py::error_scope kept; counts[std::string("stopped: ") + why]++; if (mode == RECORD) cb.attr("abort")(why); mode = PASS; include(false); }
 
+void refresh(Stack* stack, size_t nargs);
+void stop(const char* why);
 struct Busy { Busy() { busy = true; } ~Busy() { busy = false; } };
 
 void note_results(Node& n, c10::ArrayRef<IValue> results, const std::vector<bool>& rg_before) {
@@ -371,6 +378,7 @@ void note_results(Node& n, c10::ArrayRef<IValue> results, const std::vector<bool
     n.rets.push_back(r);
   }
 }
+bool plain(const Tensor& t) { return !t.defined() || (t.layout() == at::kStrided && t.device().is_cpu() && t.has_storage() && !t.is_conj() && !t.is_neg() && !t.is_quantized() && !t.is_inference() && !t.key_set().has(c10::DispatchKey::Python) && !t.is_sparse() && !t.is_mkldnn()); }
 bool is_lift(const c10::OperatorHandle& op) { static auto name = c10::OperatorName("aten::lift_fresh", ""); return op.operator_name() == name; }
 template <class F> void each_tensor(c10::ArrayRef<IValue> args, F f) {
   for (auto& v : args) {
@@ -394,6 +402,10 @@ void pass_by(const c10::OperatorHandle& op, Stack* stack) {
 void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   const auto nargs = op.schema().arguments().size();
   auto args = c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs);
+  auto in = c10::impl::tls_local_dispatch_key_set().included_;
+  if (in.has_any(c10::autocast_dispatch_keyset) || in.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || c10::InferenceMode::is_enabled()) {
+    stop("a state of another kind"); c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
+  }
   if (passes_by(op, args)) { Off off; pass_by(op, stack); return; }
   // Under a recorder a factory's result is detached before it is given out. That is the recorder's doing.
   static auto detach = c10::OperatorName("aten::detach", "");
@@ -404,12 +416,16 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   Node* n = make(OP, cur); n->op = op; n->key = &op.schema(); tls_note(*n);
   n->sets_rg = op.operator_name().name == "aten::requires_grad_";
   encode(*n, args);
+  if (n->sets_rg && is_ext[n->args[0].slot]) n->refused = true;
   std::vector<bool> rg; for (auto& t : vals) rg.push_back(t.defined() && t.requires_grad());
   Off off;
   cb.attr("before")(exts_of(*n));
   try { c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); }
   catch (...) { stop("an op raised"); n->refused = true; throw; }
   note_results(*n, c10::ArrayRef<IValue>(stack->data() + stack->size() - op.schema().returns().size(), op.schema().returns().size()), rg);
+  if (n->refused) stop("requires_grad_ of what is outside");
+  for (auto& o : n->outs) if (mode == RECORD && !plain(vals[o.slot])) { n->refused = true; stop("result of another kind"); }
+  if (mode != RECORD) return;
   bool tensors = false; for (auto& p : n->args) tensors |= p.kind != CONST;
   const auto& name = op.operator_name().name; n->factory = (!tensors || (name.size() > 5 && name.compare(name.size() - 5, 5, "_like") == 0)) && n->outs.size() == 1 && n->outs[0].is_new && n->rets[0].kind == 0;
   told(*n); way.push_back(n); cur = n;
@@ -425,7 +441,7 @@ void refresh(Stack* stack, size_t nargs) {
 }
 // Met at a place that reads: what was put off runs, then the op itself, below autograd.
 bool at_boundary(Node* n, Stack* stack, size_t nargs, size_t base) {
-  { Off off; run_piece(*n); }
+  { Off off; if (!run_piece(*n)) { back_to(base); return false; } }
   Stack own; for (auto& p : n->args) own.push_back(decode(p, [](int s) { return real(s); }));
   { Off off; at::AutoDispatchBelowADInplaceOrView below; n->op->callBoxed(&own); }
   std::vector<Tensor> results;
@@ -457,6 +473,11 @@ void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   if (mode != MATCH) {
     if (mode == RECORD && !busy) { py::gil_scoped_acquire g; Busy b; meet_recording(op, stack); return; }
     c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
+  }
+  static const c10::DispatchKeySet others({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
+  if (c10::impl::tls_local_dispatch_key_set().included_.has_any(others)) {  // a mode or a transform of the user's
+    { py::gil_scoped_acquire g; Busy b; make_up(false); include(false); }
+    refresh(stack, op.schema().arguments().size()); c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
   }
   Timer timer("ns: meet");
   const auto nargs = op.schema().arguments().size(); const void* key = &op.schema();
@@ -508,7 +529,7 @@ void observe(Tensor t) {
   Busy b; std::vector<IValue> args{t};
   if (mode == MATCH) {
     if (t.storage().data()) return;
-    if (Node* n = find_special(OBSERVE, "", args)) { Off off; run_piece(*n); fill_in(t, real(n->args[0].slot)); way.push_back(n); cur = n; return; }
+    if (Node* n = find_special(OBSERVE, "", args)) { Off off; if (run_piece(*n)) { fill_in(t, real(n->args[0].slot)); way.push_back(n); cur = n; return; } }
     make_up(true); t = now(t); args = {t};
   }
   Node* n = make(OBSERVE, cur); tls_note(*n); encode(*n, args); Off off; told(*n); way.push_back(n); cur = n;
@@ -533,6 +554,8 @@ bool backward(Tensor loss) {
   std::vector<std::pair<int, Tensor>> leaves;
   for (size_t s = 0; s < vals.size(); ++s) if (vals[s].defined() && vals[s].requires_grad() && !vals[s].grad_fn()) { leaves.push_back({(int)s, vals[s].grad()}); if (!is_plain_leaf(vals[s])) { stop("leaf with hooks or a gradient"); return false; } }
   Node* n = make(BACKWARD, cur); include(true); tls_note(*n); include(false); int at = known.at(loss.unsafeGetTensorImpl());
+  std::vector<torch::autograd::Node*> todo; if (loss.grad_fn()) todo.push_back(loss.grad_fn().get());
+  while (!todo.empty()) { auto* x = todo.back(); todo.pop_back(); if (!freed.insert(x).second) continue; for (auto& e : x->next_edges()) if (e.function) todo.push_back(e.function.get()); }
   try { cb.attr("really_backward")(loss); } catch (...) { n->refused = true; stop("backward raised"); throw; }
   Pat of{LIST}, from{SLOT, at};
   for (auto& [s, g] : leaves) if (vals[s].grad().defined()) {
@@ -584,7 +607,8 @@ std::vector<int> alive_now() {
   for (size_t s = 0; s < vals.size(); ++s) if (!is_ext[s] && (is_alive(s) || grads.count(s))) r.push_back(s);
   return r;
 }
-void start() { if (mode == OFF || mode == PASS) { if (counts["went another way"] + counts["given up"] > 40 + counts["units answered"]) { mode = OFF; return; } if (!root) { root = make(END, nullptr); } mode = MATCH; forget(); include(true); } }
+void start() { if (c10::InferenceMode::is_enabled() || at::get_default_dtype_as_scalartype() != at::kFloat || at::globalContext().deterministicAlgorithms() || c10::impl::tls_local_dispatch_key_set().included_.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode}) | c10::autocast_dispatch_keyset)) return;
+  if (mode == OFF || mode == PASS) { if (counts["went another way"] + counts["given up"] > 40 + counts["units answered"]) { mode = OFF; return; } if (!root) { root = make(END, nullptr); } mode = MATCH; forget(); include(true); } }
 // Ends a unit: all that was put off has happened.
 void sync_unit() {
   Timer timer("ns: sync");
@@ -595,17 +619,20 @@ void sync_unit() {
       auto alive = alive_now(); bool ok = std::includes(n->alive.begin(), n->alive.end(), alive.begin(), alive.end());
       if (!ok) { std::vector<int> all; std::set_union(n->alive.begin(), n->alive.end(), alive.begin(), alive.end(), std::back_inserter(all)); n->alive = all;
         { Off off; cb.attr("widen")(n->id, all); } make_up(false); ++counts["more alive than before"]; }
-      else { Off off; run_piece(*n); for (int s : alive) fill_in(vals[s], real(s)); ++counts["units answered"]; }
+      else { Off off; if (run_piece(*n)) { for (int s : alive) fill_in(vals[s], real(s)); ++counts["units answered"]; } else make_up(false); }
     } else make_up(n == nullptr);
   }
   if (mode == RECORD) {
     Busy b; include(false); Node* n = make(END, cur); bool ok = cb.attr("done")(n->id).cast<bool>();
-    n->alive = alive_now(); n->refused = !cb.attr("finish")(n->id, n->alive).cast<bool>() || !ok;
+    n->alive = alive_now(); for (int s : n->alive) if (vals[s].requires_grad() && vals[s].grad_fn() && !freed.count(vals[s].grad_fn().get())) { ok = false; ++counts["refused: a graph that lives on"]; }
+    n->refused = !cb.attr("finish")(n->id, n->alive).cast<bool>() || !ok;
     if (n->refused && way.size()) way[0]->refused = way[0]->children.size() <= 1;
     ++counts["units recorded"]; way.push_back(n); for (auto* w : way) for (auto& o : w->outs) o.pool = Tensor();
   }
   include(false); mode = OFF; forget();
 }
+// Somebody asks for what a placeholder cannot have.
+void ask(Tensor t) { if (!(mode == MATCH || mode == RECORD) || busy || !is_mine(t)) return; Busy b; if (mode == MATCH) make_up(false); stop("autograd's own"); include(false); }
 void leave(const char* why) { if (!(mode == MATCH || mode == RECORD) || busy) return; Busy b; if (mode == MATCH) make_up(false); stop(why); include(false); }
 void drop_unit(const char* why) { if (mode == MATCH || mode == RECORD) { if (mode == RECORD) cb.attr("abort")(why); } include(false); mode = OFF; forget(); }
 } // namespace
@@ -613,10 +640,12 @@ void drop_unit(const char* why) { if (mode == MATCH || mode == RECORD) { if (mod
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("configure", [](py::object o) { cb = o; });
   m.def("start", &start); m.def("sync", &sync_unit); m.def("leave", &leave); m.def("drop", &drop_unit);
-  m.def("observe", &observe); m.def("backward", &backward); m.def("grad", &gradient); m.def("function", &function);
+  m.def("observe", &observe); m.def("ask", &ask); m.def("backward", &backward); m.def("grad", &gradient); m.def("function", &function);
   m.def("mode", [] { return (int)mode; });
   m.def("counts", [] { return counts; });
   m.def("invalidate", [](int id) { nodes[id]->compiled = false; });
   m.def("include", &include);
+  m.def("reset", [] { include(false); mode = OFF; forget(); if (root) root->children.clear(); for (auto* n : {"units answered", "went another way", "given up"}) { total[n] += counts[n]; counts[n] = 0; } });
+  m.def("totals", [] { return total; });
   m.def("dump", [] { std::vector<std::string> r; for (auto* n : way) r.push_back(n->op ? toString(n->op->operator_name()) : std::to_string(n->kind)); return r; });
 }

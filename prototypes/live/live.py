@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -211,6 +212,7 @@ class Callbacks:
         return (result,)
 
 
+_FUNCTIONS = os.environ.get("LIVE_FUNCTIONS") == "1"  # Functions as ops, whose Python does not run where they are answered
 _TENSOR = object()
 _TEMPLATES: list[tuple[Any, tuple[Any, ...]]] = []
 _NUMBERS: dict[Any, int] = {}
@@ -218,6 +220,8 @@ _real_apply = torch.autograd.Function.apply.__func__
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    if ext.mode() in (1, 2) and not _FUNCTIONS:
+        ext.leave("a Function")
     if ext.mode() in (1, 2) and not kwargs and cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         template = tuple(_TENSOR if isinstance(arg, torch.Tensor) else arg for arg in args)
@@ -317,8 +321,14 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any
 
 callbacks = Callbacks()
 ext.configure(callbacks)
-_METHODS = ("numpy", "tolist", "data_ptr", "untyped_storage", "__dlpack__", "__array__", "__deepcopy__", "__reduce_ex__", "register_hook", "retain_grad", "storage")
-_PROPERTIES = ("grad_fn", "data", "_version", "_base")
+_METHODS = ("numpy", "tolist", "data_ptr", "__dlpack__", "__array__")
+_ASKING = ("untyped_storage", "storage", "__deepcopy__", "__reduce_ex__", "register_hook", "retain_grad", "_is_view", "register_post_accumulate_grad_hook")
+_PROPERTIES = ("grad_fn", "data", "_version", "_base", "names", "output_nr", "mT", "T") [:4]
+_LEAVING = (
+    (torch, "manual_seed"), (torch, "seed"), (torch, "get_rng_state"), (torch, "set_rng_state"), (torch.random, "manual_seed"),
+    (torch.random, "get_rng_state"), (torch.random, "set_rng_state"), (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
+    (torch, "set_default_dtype"), (torch, "use_deterministic_algorithms"), (torch, "compile"), (torch.autograd.set_detect_anomaly, "__init__"),
+)
 
 
 @functools.cache
@@ -330,12 +340,23 @@ def patch() -> None:
         setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name)))
     for name in _PROPERTIES:
         base = getattr(torch._C.TensorBase, name)
-        setattr(torch.Tensor, name, property(_observing(base.__get__), base.__set__))
+        setattr(torch.Tensor, name, property(_observing(base.__get__, ext.ask), _leaving(base.__set__, name)))
+    for name in _ASKING:
+        setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name), ext.ask))
+    for owner, name in _LEAVING:
+        setattr(owner, name, _leaving(getattr(owner, name), name))
 
 
-def _observing(method: Callable[..., Any]) -> Callable[..., Any]:
-    observe = ext.observe
+def _leaving(function: Callable[..., Any], why: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ext.leave(why)
+        return function(*args, **kwargs)
 
+    return call
+
+
+def _observing(method: Callable[..., Any], observe: Callable[..., Any] = ext.observe) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         observe(self)
@@ -352,6 +373,8 @@ def live(step: Callable[..., Any], optimizers: Any) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if ext.mode() != 0:
+            return step(*args, **kwargs)
         ext.start()
         try:
             result = step(*args, **kwargs)
