@@ -1,60 +1,102 @@
-"""Live beside eager: bits over some steps, then times, interleaved."""
-import sys, time, warnings, copy
-warnings.simplefilter("ignore")
-import torch
-torch.set_num_threads(1)
-from prototypes.live.programs import PROGRAMS
-from prototypes.live.live import live, callbacks, ext
-import gradc
+"""Live beside eager: bits after each of some steps, then times of both, in turns.
 
-def look(t, out):
-    found = []
-    def add(x):
-        if isinstance(x, torch.Tensor): found.append(x.detach().clone())
-        elif isinstance(x, dict): [add(v) for _, v in sorted(x.items(), key=lambda kv: str(kv[0]))]
-        elif isinstance(x, (tuple, list)): [add(v) for v in x]
-        elif isinstance(x, (int, float)): found.append(torch.tensor(float(x), dtype=torch.float64))
-    add(out)
-    for s in t.seen:
-        if isinstance(s, torch.nn.Module):
-            add(list(s.parameters())); add(list(s.buffers())); add([p.grad for p in s.parameters() if p.grad is not None])
-        else: add(s.state_dict()["state"])
-    return found
+python -m prototypes.live.compare [PROGRAM ...] [-v]          STEPS=20 REPEATS=60
+"""
 
-def make(name, is_live):
-    torch.manual_seed(0)
-    import numpy; numpy.random.seed(0)
-    t = PROGRAMS[name]()
-    if is_live:
-        opts = [s for s in t.seen if isinstance(s, torch.optim.Optimizer)]
-        for o in opts: gradc.compile(o)
-        t = t._replace(step=live(t.step, opts))
-    return t
-
-def seeds(i):
-    import numpy, random
-    torch.manual_seed(i); numpy.random.seed(i); random.seed(i)
+from __future__ import annotations
 
 import os
-def main(names, steps=int(os.environ.get("STEPS", 20)), repeats=int(os.environ.get("REPEATS", 200))):
-    for name in names:
-        a, b = make(name, False), make(name, True)
-        bad = []
-        for i in range(steps):
-            seeds(i); x = look(a, a.step()); sa = torch.get_rng_state()
-            seeds(i); t0 = time.perf_counter(); r = b.step(); t1 = time.perf_counter(); y = look(b, r); sb = torch.get_rng_state()
-            same = len(x) == len(y) and all(p.dtype == q.dtype and p.shape == q.shape and torch.equal(p.nan_to_num(7), q.nan_to_num(7)) for p, q in zip(x, y)) and torch.equal(sa, sb)
-            if not same: bad.append(i)
-            if "-v" in sys.argv: print(i, same, "%.1f ms" % ((t1 - t0) * 1e3), dict(ext.counts()))
-        del x, y, r
-        ta, tb = [], []
-        before = dict(ext.counts())
-        for i in range(repeats):
-            seeds(i % 3); s = time.perf_counter(); a.step(); ta.append(time.perf_counter() - s)
-            seeds(i % 3); s = time.perf_counter(); b.step(); tb.append(time.perf_counter() - s)
-        if not ta: ta = tb = [1.0]
-        n = len(ta); med = lambda t: sorted(t)[n // 2] * 1e3
-        print(f"{name:13s} bits {'equal' if not bad else 'DIFFER ' + str(bad[:5])}  eager {min(ta)*1e3:.2f}/{med(ta):.2f}  live {min(tb)*1e3:.2f}/{med(tb):.2f}  ratio {min(ta)/min(tb):.2f}/{med(ta)/med(tb):.2f}", flush=True)
-        if "-v" in sys.argv: print({k: round((v - before.get(k, 0)) / repeats / (1000 if k[:3] == "ns:" else 1), 2) for k, v in ext.counts().items() if v != before.get(k, 0)}, callbacks.why)
+import random
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
 
-main([a for a in sys.argv[1:] if not a.startswith("-")] or list(PROGRAMS))
+import numpy
+import torch
+
+import gradc
+from prototypes.live.live import callbacks, ext, live
+from prototypes.live.programs import PROGRAMS, Training
+
+
+def look(training: Training, returned: Any) -> list[torch.Tensor]:
+    """All that is compared, copied."""
+    found: list[torch.Tensor] = []
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(value.detach().clone())
+        elif isinstance(value, dict):
+            add([part for _, part in sorted(value.items(), key=lambda pair: str(pair[0]))])
+        elif isinstance(value, (tuple, list)):
+            for part in value:
+                add(part)
+        elif isinstance(value, (int, float)):
+            found.append(torch.tensor(float(value), dtype=torch.float64))
+
+    add(returned)
+    for seen in training.seen:
+        if isinstance(seen, torch.nn.Module):
+            add([list(seen.parameters()), list(seen.buffers()), [p.grad for p in seen.parameters() if p.grad is not None]])
+        else:
+            add(seen.state_dict()["state"])
+    return [*found, torch.get_rng_state()]
+
+
+def make(name: str, is_live: bool) -> Training:
+    seed(0)
+    training = PROGRAMS[name]()
+    if is_live:
+        optimizers = [seen for seen in training.seen if isinstance(seen, torch.optim.Optimizer)]
+        for optimizer in optimizers:
+            gradc.compile(optimizer)
+        training = training._replace(step=live(training.step, optimizers))
+    return training
+
+
+def seed(number: int) -> None:
+    torch.manual_seed(number)
+    numpy.random.seed(number)
+    random.seed(number)
+
+
+def are_equal(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
+    pairs = list(zip(ours, theirs))
+    return len(ours) == len(theirs) and all(
+        a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in pairs
+    )
+
+
+def timed(training: Training, number: int) -> float:
+    seed(number % 3)
+    start = time.perf_counter()
+    training.step()
+    return (time.perf_counter() - start) * 1e3
+
+
+def compare(name: str, steps: int, repeats: int) -> None:
+    eager, ours = make(name, False), make(name, True)
+    bad = []
+    for number in range(steps):
+        seed(number)
+        theirs = look(eager, eager.step())
+        seed(number)
+        if not are_equal(look(ours, ours.step()), theirs):
+            bad.append(number)
+    before = dict(ext.counts())
+    times = [(timed(eager, number), timed(ours, number)) for number in range(repeats)]
+    (a, least_a), (b, least_b) = ((sorted(column)[repeats // 2], min(column)) for column in zip(*times))
+    bits = f"DIFFER at {bad}" if bad else "equal"
+    print(f"{name:13s} bits {bits}  eager {least_a:.2f}/{a:.2f}  live {least_b:.2f}/{b:.2f}", end="  ")
+    print(f"ratio {least_a / least_b:.2f}/{a / b:.2f}", flush=True)
+    if "-v" in sys.argv:
+        print({key: round((value - before.get(key, 0)) / repeats, 2) for key, value in ext.counts().items()}, callbacks.why)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for name in [word for word in sys.argv[1:] if not word.startswith("-")] or list(PROGRAMS):
+        compare(name, int(os.environ.get("STEPS", "20")), int(os.environ.get("REPEATS", "60")))

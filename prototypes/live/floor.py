@@ -1,120 +1,138 @@
-"""What any live way is bound by: eager, Python alone (every op answered), kernels alone (the step's calls as one Program)."""
-import sys, time, torch, warnings, os
-warnings.simplefilter("ignore")
-torch.set_num_threads(1)
+"""What bounds any live way: eager; Python alone, every op answered; kernels alone, the step's calls as one Program.
+
+python -m prototypes.live.floor [PROGRAM ...]
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch.utils.cpp_extension import load
-here = os.path.dirname(__file__)
-floor = load("floor_ext", [f"{here}/floor.cpp"], extra_cflags=["-O2"], verbose=False)
-from prototypes.live.programs import PROGRAMS
-from gradc.ir.recorder import Recorder
+
+import gradc
 from gradc.backends import lookup_backend
+from gradc.ir.recorder import Recorder
+from gradc.ir.values import Ref
 from gradc.passes import pipeline
+from prototypes.live import programs
 
-real_backward, real_grad = torch.autograd.backward, torch.autograd.grad
-calls, place = [], 0
-mode = 0
-leaves = []
-def fake_backward(*a, **k):
-    global place
-    if mode == 2:
-        for p, g in leaves: p.grad = g
-        place += 1
-        return None
-    floor.set(0) if False else None
-    with Out():
-        return real_backward(*a, **k)
-def fake_grad(*a, **k):
-    global place
-    if mode == 2:
-        place += 1
-        return calls[place - 1]
-    with Out():
-        r = real_grad(*a, **k)
-    return r
-class Out:
-    def __enter__(self): torch._C._dispatch_tls_set_dispatch_key_included("TESTING_ONLY_GenericMode", False)
-    def __exit__(self, *a): torch._C._dispatch_tls_set_dispatch_key_included("TESTING_ONLY_GenericMode", mode != 0)
-def rec(fn, keep):
-    def inner(*a, **k):
-        r = fn(*a, **k)
-        if mode == 1: calls.append(r)
-        return r
-    return inner
-torch.autograd.backward, torch.autograd.grad = rec(fake_backward, 0), rec(fake_grad, 1)
+PROGRAMS = programs.PROGRAMS | {"trainer": functools.partial(programs.trainer, log_every=10**9)}
+OFF, RECORD, ANSWER = range(3)
+NUM_UPDATES = {"sb3_ppo": 4}
 
-def timed(f, n=60):
-    ts = []
-    for _ in range(n):
-        s = time.perf_counter(); f(); ts.append(time.perf_counter() - s)
-    ts.sort(); return ts[0]*1e3, ts[len(ts)//2]*1e3
 
-def main():
-    global mode, place, leaves
-    for name, make in PROGRAMS.items():
-        if len(sys.argv) > 1 and name not in sys.argv[1:]: continue
-        torch.manual_seed(0)
-        t = make(1)
-        opts = [s for s in t.seen if isinstance(s, torch.optim.Optimizer)]
-        mods = [s for s in t.seen if isinstance(s, torch.nn.Module)]
-        for _ in range(5): t.step()
-        eager = timed(t.step)
-        params = [p for m in mods for p in m.parameters()]
-        # (b)
-        state = [o.step for o in opts]
-        steps_taken = []
-        for o in opts: o.step = lambda *a, **k: None
-        # fill grads seen by Python after backward
-        mode = 1; calls.clear(); floor.set(1)
-        t.step()
-        n = floor.size(); floor.set(0); mode = 0
-        leaves = [(p, torch.zeros_like(p)) for p in params]
-        def answered():
-            global mode, place
-            mode, place = 2, 0
-            floor.set(2)
-            t.step()
-            floor.set(0); mode = 0
-        try:
-            answered()
-            floor.set(2); 
-            floor.set(0)
-            python = timed(answered)
-            st = ""
-        except Exception as e:
-            floor.set(0); mode = 0
-            python = (float("nan"),)*2; st = repr(e)[:200]
-        for o, s in zip(opts, state): o.step = s
-        # (c) kernels alone, forward + backward without the update
-        torch.manual_seed(0); t = make(1)
-        opts = [s for s in t.seen if isinstance(s, torch.optim.Optimizer)]
-        for _ in range(3): t.step()
-        for o in opts: o.step = lambda *a, **k: None
-        recorder = Recorder("step", lift=lambda tensor: recorder.add_constant(tensor))
-        with recorder: out = t.step()
-        ncalls = len(recorder.instructions)
-        outs = [p.grad for m in t.seen if isinstance(m, torch.nn.Module) for p in m.parameters() if p.grad is not None and recorder.slot_of(p.grad) is not None]
-        program = recorder.program(outs)
-        st2 = ""
-        try:
-            from gradc.ir.values import Ref
-            kept = [o.slot for o in program.outputs if isinstance(o, Ref)]
-            program = pipeline.run(pipeline.joined(kept), program)
-            run = lookup_backend("replay")(program)
-            run([]); run([])
-            kernels = timed(lambda: run([]))
-        except Exception as e:
-            kernels = (float("nan"),)*2; st2 = repr(e)[:300]
-        # native update
-        import gradc
-        torch.manual_seed(0); t = make(1)
-        opt = [s for s in t.seen if isinstance(s, torch.optim.Optimizer)][0]
-        t.step()
-        for group in opt.param_groups:
-            for p in group["params"]: p.grad = torch.zeros_like(p)
-        up_e = timed(opt.step)
-        gradc.compile(opt); 
-        for _ in range(5): opt.step()
-        up = timed(opt.step)
-        per = 4 if name == "sb3_ppo" else 1
-        print(f"{name:14s} eager {eager[0]:.2f}/{eager[1]:.2f}  ops {n} python {python[0]:.2f}/{python[1]:.2f}  calls {ncalls}->{len(program.instructions)} kernels {kernels[0]:.2f}/{kernels[1]:.2f}  update eager {up_e[0]*per:.2f} native {up[0]*per:.3f} bound(min) {eager[0]/(python[0]+kernels[0]+up[0]*per):.2f} {st} {st2}", flush=True)
-main()
+class Answering:
+    """Autograd's entries as the key has ops: run and kept, or answered with what was kept."""
+
+    def __init__(self, extension: Any) -> None:
+        self.extension, self.mode, self.kept, self.place = extension, OFF, list[Any](), 0
+        self.leaves = list[tuple[torch.Tensor, torch.Tensor]]()
+        self.real = torch.autograd.backward, torch.autograd.grad
+        torch.autograd.backward, torch.autograd.grad = (functools.partial(self.call, real) for real in self.real)
+
+    def switch(self, mode: int) -> None:
+        self.mode, self.place = mode, 0
+        if mode == RECORD:
+            self.kept.clear()
+        self.extension.set(mode)
+
+    def call(self, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.mode == ANSWER:
+            if real is self.real[0]:
+                for leaf, gradient in self.leaves:
+                    leaf.grad = gradient
+            self.place += 1
+            return self.kept[self.place - 1]
+        if self.mode == RECORD:
+            torch._C._dispatch_tls_set_dispatch_key_included("TESTING_ONLY_GenericMode", False)
+        result = real(*args, **kwargs)
+        if self.mode == RECORD:
+            torch._C._dispatch_tls_set_dispatch_key_included("TESTING_ONLY_GenericMode", True)
+            self.kept.append(result)
+        return result
+
+
+def least(function: Callable[[], Any], number: int = 60) -> float:
+    times = []
+    for _ in range(number):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+def made(name: str) -> tuple[programs.Training, list[torch.Tensor], torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    training = PROGRAMS[name](1)
+    modules = [seen for seen in training.seen if isinstance(seen, torch.nn.Module)]
+    (optimizer,) = (seen for seen in training.seen if isinstance(seen, torch.optim.Optimizer))
+    for _ in range(5):
+        training.step()
+    return training, [p for module in modules for p in module.parameters()], optimizer
+
+
+def python_alone(name: str, answering: Answering) -> tuple[float, int]:
+    training, parameters, optimizer = made(name)
+    optimizer.step = lambda *args, **kwargs: None
+    answering.leaves = [(p, torch.zeros_like(p)) for p in parameters]
+    answering.switch(RECORD)
+    training.step()
+    number = answering.extension.size()
+    answering.switch(OFF)
+
+    def step() -> None:
+        answering.switch(ANSWER)
+        training.step()
+        answering.switch(OFF)
+
+    return least(step), number
+
+
+def kernels_alone(name: str) -> tuple[float, int]:
+    training, parameters, optimizer = made(name)
+    optimizer.step = lambda *args, **kwargs: None
+    recorder = Recorder("step", lift=lambda tensor: recorder.add_constant(tensor))
+    with recorder:
+        training.step()
+    program = recorder.program([p.grad for p in parameters if p.grad is not None and recorder.slot_of(p.grad) is not None])
+    program = pipeline.run(pipeline.joined([out.slot for out in program.outputs if isinstance(out, Ref)]), program)
+    run = lookup_backend("replay")(program)
+    run([])
+    return least(lambda: run([])), len(program.instructions)
+
+
+def updates_alone(name: str) -> tuple[float, float]:
+    _, parameters, optimizer = made(name)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    eager = least(optimizer.step)
+    gradc.compile(optimizer)
+    optimizer.step()
+    return eager * NUM_UPDATES.get(name, 1), least(optimizer.step) * NUM_UPDATES.get(name, 1)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    source = os.path.join(os.path.dirname(__file__), "floor.cpp")
+    answering = Answering(load("floor_ext", [source], extra_cflags=["-O2"]))
+    for name in sys.argv[1:] or PROGRAMS:
+        eager = least(made(name)[0].step)
+        (python, ops), (kernels, calls), (by_torch, native) = (
+            python_alone(name, answering),
+            kernels_alone(name),
+            updates_alone(name),
+        )
+        print(f"{name:13s} eager {eager:.2f}  {ops} ops, python {python:.2f}  {calls} calls, kernels {kernels:.2f}", end="  ")
+        print(f"update {by_torch:.2f}, native {native:.3f}  bound {eager / (python + kernels + native):.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

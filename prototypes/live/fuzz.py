@@ -19,7 +19,14 @@ def wrap(target: Any, **options: Any) -> Any:
         target.step = live(target.step, [])
         return target
     if isinstance(target, torch.nn.Module):
-        target.forward = live(target.forward, [])
+        cls = type(target)
+        names = {
+            "forward": live(cls.forward, []),
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+        }
+        target.__class__ = type(cls.__name__, (cls,), names)
         return target
     return live(target, [])
 

@@ -21,6 +21,7 @@
 
 #include <c10/core/InferenceMode.h>
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <set>
 #include <chrono>
 #include <iostream>
@@ -269,6 +270,7 @@ bool run_piece(Node& n) {  // False: it raised, and eager has to say what
   if (!n.compiled) {
     py::gil_scoped_acquire g; ++counts["pieces compiled"];
     py::tuple t = cb.attr("compile")(n.id);
+    if (t[0].cast<py::object>().ptr() == Py_False) return false;  // no way past here was learnt
     n.plan = t[0]; n.ins = t[1].cast<std::vector<std::pair<bool, int>>>(); n.piece_outs = t[2].cast<std::vector<int>>(); n.compiled = true;
   }
   if (n.plan.is_none()) return true;
@@ -403,7 +405,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   const auto nargs = op.schema().arguments().size();
   auto args = c10::ArrayRef<IValue>(stack->data() + stack->size() - nargs, nargs);
   auto in = c10::impl::tls_local_dispatch_key_set().included_;
-  if (in.has_any(c10::autocast_dispatch_keyset) || in.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || c10::InferenceMode::is_enabled()) {
+  if (at::autocast::is_autocast_enabled(at::kCPU) || in.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || c10::InferenceMode::is_enabled()) {
     stop("a state of another kind"); c10::impl::ExcludeDispatchKeyGuard guard(kKey); op.callBoxed(stack); return;
   }
   if (passes_by(op, args)) { Off off; pass_by(op, stack); return; }
@@ -607,7 +609,7 @@ std::vector<int> alive_now() {
   for (size_t s = 0; s < vals.size(); ++s) if (!is_ext[s] && (is_alive(s) || grads.count(s))) r.push_back(s);
   return r;
 }
-void start() { if (c10::InferenceMode::is_enabled() || at::get_default_dtype_as_scalartype() != at::kFloat || at::globalContext().deterministicAlgorithms() || c10::impl::tls_local_dispatch_key_set().included_.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode}) | c10::autocast_dispatch_keyset)) return;
+void start() { if (c10::InferenceMode::is_enabled() || at::get_default_dtype_as_scalartype() != at::kFloat || at::globalContext().deterministicAlgorithms() || c10::impl::tls_local_dispatch_key_set().included_.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode})) || at::autocast::is_autocast_enabled(at::kCPU)) return;
   if (mode == OFF || mode == PASS) { if (counts["went another way"] + counts["given up"] > 40 + counts["units answered"]) { mode = OFF; return; } if (!root) { root = make(END, nullptr); } mode = MATCH; forget(); include(true); } }
 // Ends a unit: all that was put off has happened.
 void sync_unit() {

@@ -1,6 +1,6 @@
 """The prototype's Python: recording what a unit calls, making Programs of its pieces, and what is patched.
 
-    live(step, optimizers) -> step
+live(step, optimizers) -> step
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class _Path:
     """A unit from begin to end: for each node its calls."""
 
     spans: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # node, first, last
-    boundaries: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)  # node -> calls before it, calls before the next
+    boundaries: dict[int, tuple[int, int]] = dataclasses.field(
+        default_factory=dict
+    )  # node -> calls before it, calls before the next
     args: dict[int, list[int]] = dataclasses.field(default_factory=dict)  # boundary -> flats that it reads
     externals: dict[int, int] = dataclasses.field(default_factory=dict)  # flat -> slot
     flats: dict[int, int] = dataclasses.field(default_factory=dict)  # slot -> flat
@@ -164,6 +166,8 @@ class Callbacks:
 
     def compile(self, node: int) -> tuple[Any, list[tuple[bool, int]], list[int]]:
         paths = [path for path in self.paths if node in path.boundaries]
+        if not paths:
+            return False, [], []
         first, last, _ = _extent(paths[0], node)
         needed: dict[int, None] = {}
         for path in paths:
@@ -185,7 +189,14 @@ class Callbacks:
         outputs = [flat for flat in outputs if flat not in inputs]
         if not calls:
             return None, [], []
-        piece = Program("live", program.slots, tuple(inputs), {k: v for k, v in program.constants.items() if k in reads}, tuple(calls), tuple(map(Ref, outputs)))
+        piece = Program(
+            "live",
+            program.slots,
+            tuple(inputs),
+            {k: v for k, v in program.constants.items() if k in reads},
+            tuple(calls),
+            tuple(map(Ref, outputs)),
+        )
         own = made - set(inputs)
         if all(slot in own for call in calls for slot in call.writes):
             piece = pipeline.run(pipeline.joined(outputs), piece)
@@ -200,8 +211,7 @@ class Callbacks:
 
     def really_grad(self, outs: Any, ins: Any, grads: Any, flags: str) -> Any:
         retain, create, unused = (None if flag == "n" else flag == "1" for flag in flags)
-        return _real_grad(outs, ins, grads, retain, create, unused)
-
+        return _real_grad(outs, ins, grads, retain, create, allow_unused=unused)
 
     def really_apply(self, flags: str, ins: Any) -> Any:
         cls, template = _TEMPLATES[int(flags)]
@@ -263,13 +273,13 @@ def _needed(path: _Path, node: int, last: int) -> list[int]:
 def _why_not(path: _Path) -> str:
     program, dropped = path.program, _dropped(path)
     phantoms = {index for index, slot in enumerate(program.slots) if slot.label}
-    *others, end = path.boundaries
+    end = list(path.boundaries)[-1]
     before_end = max((last for node, (_, last) in path.boundaries.items() if node != end), default=0)
     for index, call in enumerate(program.instructions):
         if index in dropped:
             continue
         if phantoms & set(call.reads):
-            return f"tensor of unknown origin: {call.op} {[(program.slots[x].name, program.slots[x].meta and program.slots[x].meta.shape) for x in phantoms & set(call.reads)]} at {index} of {len(program.instructions)}"
+            return f"tensor of unknown origin: {call.op}"
         if index < before_end:
             if any(slot in path.externals for slot in call.writes):
                 return "write into what is outside, before a read"
@@ -283,8 +293,16 @@ def _why_not(path: _Path) -> str:
 # ---- what Python meets
 
 
-def _backward(tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, grad_variables: Any = None, inputs: Any = None) -> None:
-    if ext.mode() not in (1, 2) or callbacks_busy():
+# The signatures are autograd's own.
+def _backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    if ext.mode() not in (1, 2):
         return _real_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
     loss = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
     is_one = isinstance(tensors, torch.Tensor) or len(tensors) == 1
@@ -297,37 +315,76 @@ def _backward(tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, 
     return _real_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
 
 
-def callbacks_busy() -> bool:
-    return False
-
-
 def _flag(value: Any) -> str:
     return "n" if value is None else "1" if value else "0"
 
 
-def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None, create_graph: bool = False, allow_unused: Any = None, is_grads_batched: bool = False, materialize_grads: bool = False) -> Any:
+def _grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: Any = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
     if ext.mode() in (1, 2):
         outs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
         ins = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         grads = [grad_outputs] if isinstance(grad_outputs, torch.Tensor) else grad_outputs
-        if not is_grads_batched and not materialize_grads and (grads is None or all(g is not None for g in grads)):
+        if (
+            only_inputs
+            and not is_grads_batched
+            and not materialize_grads
+            and (grads is None or all(g is not None for g in grads))
+        ):
             found = ext.grad(outs, ins, grads, _flag(retain_graph) + _flag(create_graph) + _flag(allow_unused))
             if found is not None:
                 return found
         else:
             ext.leave("gradients of another kind")
-    return _real_grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, is_grads_batched, materialize_grads)
+    return _real_grad(
+        outputs,
+        inputs,
+        grad_outputs,
+        retain_graph,
+        create_graph,
+        only_inputs,
+        allow_unused,
+        is_grads_batched,
+        materialize_grads,
+    )
 
 
 callbacks = Callbacks()
 ext.configure(callbacks)
 _METHODS = ("numpy", "tolist", "data_ptr", "__dlpack__", "__array__")
-_ASKING = ("untyped_storage", "storage", "__deepcopy__", "__reduce_ex__", "register_hook", "retain_grad", "_is_view", "register_post_accumulate_grad_hook")
-_PROPERTIES = ("grad_fn", "data", "_version", "_base", "names", "output_nr", "mT", "T") [:4]
+_ASKING = (
+    "untyped_storage",
+    "storage",
+    "__deepcopy__",
+    "__reduce_ex__",
+    "register_hook",
+    "retain_grad",
+    "_is_view",
+    "register_post_accumulate_grad_hook",
+)
+_PROPERTIES = ("grad_fn", "data", "_version", "_base")
 _LEAVING = (
-    (torch, "manual_seed"), (torch, "seed"), (torch, "get_rng_state"), (torch, "set_rng_state"), (torch.random, "manual_seed"),
-    (torch.random, "get_rng_state"), (torch.random, "set_rng_state"), (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
-    (torch, "set_default_dtype"), (torch, "use_deterministic_algorithms"), (torch, "compile"), (torch.autograd.set_detect_anomaly, "__init__"),
+    (torch, "manual_seed"),
+    (torch, "seed"),
+    (torch, "get_rng_state"),
+    (torch, "set_rng_state"),
+    (torch.random, "manual_seed"),
+    (torch.random, "get_rng_state"),
+    (torch.random, "set_rng_state"),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
+    (torch, "set_default_dtype"),
+    (torch, "use_deterministic_algorithms"),
+    (torch, "compile"),
+    (torch.autograd.set_detect_anomaly, "__init__"),
 )
 
 
@@ -343,6 +400,11 @@ def patch() -> None:
         setattr(torch.Tensor, name, property(_observing(base.__get__, ext.ask), _leaving(base.__set__, name)))
     for name in _ASKING:
         setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name), ext.ask))
+    for name in ("_make_subclass", "_make_wrapper_subclass", "as_subclass"):
+        function = getattr(torch.Tensor, name)
+        setattr(
+            torch.Tensor, name, _leaving(function, name) if name == "as_subclass" else staticmethod(_leaving(function, name))
+        )
     for owner, name in _LEAVING:
         setattr(owner, name, _leaving(getattr(owner, name), name))
 

@@ -187,7 +187,7 @@ def trainer(num_batches: int = 2, log_every: int = 10) -> Training:
 
     def step():
         model.train()
-        batch = {name: value for name, value in next(feed).items()}
+        batch = dict(next(feed))
         output = model(**batch)
         output.loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -201,6 +201,4 @@ def trainer(num_batches: int = 2, log_every: int = 10) -> Training:
     return Training(step, (model, optimizer), len(batches))
 
 
-PROGRAMS = {
-    make.__name__: make for make in (pyg_gat, pyg_schnet, e3nn_forces, sb3_ppo, adaptive_ode, trainer)
-}
+PROGRAMS = {make.__name__: make for make in (pyg_gat, pyg_schnet, e3nn_forces, sb3_ppo, adaptive_ode, trainer)}
