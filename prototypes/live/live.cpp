@@ -30,7 +30,7 @@ namespace {
 using at::Tensor; using c10::IValue; using torch::jit::Stack; using c10::TensorImpl;
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 enum Mode { OFF, MATCH, RECORD, PASS };
-enum Kind { OP, BACKWARD, GRAD, OBSERVE, END, FUNCTION };
+enum Kind { OP, BACKWARD, GRAD, OBSERVE, END, FUNCTION, REQUIRES };
 enum PatKind : uint8_t { SLOT, LIST, OPTLIST, NUMBER, CONST };
 
 struct Meta {
@@ -332,6 +332,7 @@ void call_for_real(Node& n) {
     py::tuple r = cb.attr("really_apply")(n.flags, ins);
     for (auto x : r) results.push_back(x.cast<Tensor>());
   }
+  else if (n.kind == REQUIRES) vals[n.args[0].slot].set_requires_grad(n.flags == "1");
   TORCH_CHECK(results.size() == n.outs.size(), "live: other results than recorded");
   for (size_t i = 0; i < results.size(); ++i) if (n.outs[i].slot >= 0) become(n.outs[i].slot, results[i]);
 }
@@ -347,7 +348,7 @@ void told(Node& n) {
 void stop(const char* why) { py::error_scope kept; counts[std::string("stopped: ") + why]++; if (mode == RECORD) cb.attr("abort")(why); mode = PASS; include(false); }
 // Everything that was put off runs now, in order, with autograd. Under a recorder where the way is to be learnt.
 void make_up(bool record) {
-  Off off; hold(); ++counts[record ? "went another way" : "given up"];
+  Off off; hold(); factories.clear(); ++counts[record ? "went another way" : "given up"];
   auto before = mode; mode = record ? RECORD : PASS; (void)before;
   if (record) cb.attr("begin")();
   try {
@@ -633,6 +634,20 @@ void sync_unit() {
   }
   include(false); mode = OFF; forget();
 }
+// requires_grad_ does not dispatch. False: it is not about what the unit knows.
+bool requires_grad(Tensor t, bool on) {
+  if (!(mode == MATCH || mode == RECORD) || busy) return false;
+  Busy b; auto it = known.find(t.unsafeGetTensorImpl());
+  if (it == known.end()) return false;
+  if (is_ext[it->second] || t.grad_fn()) { if (mode == MATCH) make_up(false); stop("requires_grad_ of what is outside"); include(false); return false; }
+  std::vector<IValue> args{t}; const std::string flags = on ? "1" : "0";
+  if (mode == MATCH) {
+    if (Node* n = find_special(REQUIRES, flags, args)) { vals[n->args[0].slot].unsafeGetTensorImpl()->set_requires_grad(on); way.push_back(n); cur = n; return true; }
+    make_up(true); t = now(t); args = {t};
+  }
+  Off off; Node* n = make(REQUIRES, cur); n->flags = flags; include(true); tls_note(*n); include(false); encode(*n, args);
+  t.set_requires_grad(on); told(*n); way.push_back(n); cur = n; return true;
+}
 // Somebody asks for what a placeholder cannot have.
 void ask(Tensor t) { if (!(mode == MATCH || mode == RECORD) || busy || !is_mine(t)) return; Busy b; if (mode == MATCH) make_up(false); stop("autograd's own"); include(false); }
 void leave(const char* why) { if (!(mode == MATCH || mode == RECORD) || busy) return; Busy b; if (mode == MATCH) make_up(false); stop(why); include(false); }
@@ -642,7 +657,7 @@ void drop_unit(const char* why) { if (mode == MATCH || mode == RECORD) { if (mod
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("configure", [](py::object o) { cb = o; });
   m.def("start", &start); m.def("sync", &sync_unit); m.def("leave", &leave); m.def("drop", &drop_unit);
-  m.def("observe", &observe); m.def("ask", &ask); m.def("backward", &backward); m.def("grad", &gradient); m.def("function", &function);
+  m.def("observe", &observe); m.def("ask", &ask); m.def("requires_grad", &requires_grad); m.def("backward", &backward); m.def("grad", &gradient); m.def("function", &function);
   m.def("mode", [] { return (int)mode; });
   m.def("counts", [] { return counts; });
   m.def("invalidate", [](int id) { nodes[id]->compiled = false; });

@@ -398,6 +398,13 @@ def patch() -> None:
     for name in _PROPERTIES:
         base = getattr(torch._C.TensorBase, name)
         setattr(torch.Tensor, name, property(_observing(base.__get__, ext.ask), _leaving(base.__set__, name)))
+    requires, is_required = torch.Tensor.requires_grad_, torch._C.TensorBase.requires_grad
+
+    def requires_grad_(self: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        return self if ext.requires_grad(self, requires_grad) else requires(self, requires_grad)
+
+    torch.Tensor.requires_grad_ = requires_grad_
+    torch.Tensor.requires_grad = property(is_required.__get__, lambda self, on: requires_grad_(self, on))
     for name in _ASKING:
         setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name), ext.ask))
     for name in ("_make_subclass", "_make_wrapper_subclass", "as_subclass"):
