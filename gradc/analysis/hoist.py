@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from gradc.analysis.detours import HoistedInput, with_detours
 from gradc.analysis.facts import Facts, Use
+from gradc.analysis.identity_nodes import HoistedInput, with_detours
 from gradc.analysis.views_of_arguments import views_of_arguments
 from gradc.errors import UnsupportedError
 from gradc.ir.metadata import tensor_meta

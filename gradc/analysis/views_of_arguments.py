@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from gradc.analysis.detours import HoistedInput
 from gradc.analysis.facts import Facts
+from gradc.analysis.identity_nodes import HoistedInput
 from gradc.errors import UnsupportedError
 from gradc.tape.tape import Primal, edge_of
 from gradc.tape.views import ViewsAgain, ViewStep, is_recorded

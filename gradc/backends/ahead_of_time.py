@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gradc import executor, native
-from gradc.backends.traces_left import Left, left_by
+from gradc.backends.side_effects import Left, left_by
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
 from gradc.executor.core import interpret

@@ -22,8 +22,8 @@ from gradc.ambient import AutocastState, autocast_set_to, unsupported_mode
 from gradc.analysis.segments import Segment
 from gradc.backward.bounded_cache import BoundedCache
 from gradc.backward.derivative import History, history_of, record_derivative, record_specialized, sizes_of_parent
-from gradc.backward.in_turn import HookedCall, InTurn, Run, Unpacked, is_alike
 from gradc.backward.key import BackwardKey, closest, key_of, nominal_key
+from gradc.backward.lazy_unpack import HookedCall, InTurn, Run, Unpacked, is_alike
 from gradc.backward.on_real_tensors import differentiate, run_on_real_tensors
 from gradc.backward.settings import Settings
 from gradc.backward.specialized import CutTape, Retrace, Specialized

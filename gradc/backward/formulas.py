@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from gradc.analysis.segments import Segment
+from gradc.backward.minmax_subgradients import TIES
 from gradc.backward.ops import gradc_ops
-from gradc.backward.ties import TIES
 from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.tape.node_facts import ASKS_FOR_SUBCLASS, ASKS_FOR_SUBCLASS_IF_COMPLEX, ASKS_UNDER_CREATE_GRAPH

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from gradc.ambient import autocast_state
-from gradc.analysis.detours import HoistedInput, with_detours
 from gradc.analysis.facts import Facts
 from gradc.analysis.hoist import Hoisted
+from gradc.analysis.identity_nodes import HoistedInput, with_detours
 from gradc.analysis.order import live_order
 from gradc.analysis.segments import cut
 from gradc.backward.run_nodes import Grads, run_nodes

@@ -22,7 +22,7 @@ from gradc.frontend.patches import patches
 from gradc.options import CompileOptions
 from gradc.torch_private import version
 from gradc.torch_private.autograd import start_engine_without_accelerator
-from gradc.torch_private.dynamo_patches.given_up import ask_again
+from gradc.torch_private.dynamo_patches.skip_marks import ask_again
 
 MakeBackend = Callable[[CompileOptions], Callable[..., Any]]
 

@@ -20,8 +20,8 @@ import torch.fx
 from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend import functions
-from gradc.frontend.cells import decomposed
 from gradc.frontend.floats import is_float_input
+from gradc.frontend.rnn_cell_decompositions import decomposed
 from gradc.frontend.transforms import call_of_transform
 from gradc.ir.autocast import is_cast_for
 from gradc.tape.plain_tensors import as_for_plain_tensors, method_named

@@ -14,8 +14,8 @@ from typing import Any
 
 from gradc import native, optim
 from gradc.backward.inner_gradients import reason_for_eager
-from gradc.compiled_autograd.at_once import AT_ONCE, run_segments, straight_loss
 from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.compiled_autograd.fast_backward_entry import AT_ONCE, run_segments, straight_loss
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
 from gradc.frontend.leaves import begins_with_leaves
@@ -33,16 +33,16 @@ from gradc.torch_private.dynamo_patches import (
     changing_floats,
     class_attributes,
     compiled_modules,
+    dict_version_guard,
     failures,
     inner_gradients,
-    last_calls,
     leaves,
+    loss_to_backward,
     native_optimizers,
     native_zero_grad,
     optimizers,
-    same_objects,
     settings,
-    straight_losses,
+    step_epilogue,
     uncompiled,
 )
 from gradc.torch_private.optimizers import Quick, is_zero_grad, quick_of, without_hooks
@@ -74,9 +74,9 @@ def patches() -> Patches:
             tell_of_passes_as_in_eager(native.current_autograd_node),
             note_replaced_kernels(native.tell_of_replaced_kernels),
             *dynamo_patches.patches(),
-            straight_losses.join_losses(straight_loss),
+            loss_to_backward.join_losses(straight_loss),
             changing_floats.take_changing_floats(takes_floats),
-            last_calls.end_in_the_same_frame(_quick_method),
+            step_epilogue.end_in_the_same_frame(_quick_method),
             leaves.return_what_leaves_lead_to(begins_with_leaves),
             failures.run_eagerly_where_dynamo_fails(functools.partial(fallback, "tracing failed")),
             optimizers.run_optimizers_eagerly(_note_optimizer, _quick_method),
@@ -87,7 +87,7 @@ def patches() -> Patches:
             backward_calls.ask_before_backward(run_segments),
             class_attributes.guard_class_attributes(native.same_definitions),
             calls.guard_module_hooks(native.no_hooks, native.ask_for_hooks),
-            same_objects.guard_objects_at_once(native.same_objects),
+            dict_version_guard.guard_objects_at_once(native.same_objects),
             compiled_modules.look_through_compiled_modules(module_of, is_forward),
             settings.compile_under_our_settings(_aside_and_quiet),
             calls.skip_frames_of(_rooms()),

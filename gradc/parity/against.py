@@ -22,7 +22,7 @@ from gradc.errors import ConfigError
 from gradc.frontend.api import compile
 from gradc.torch_private.dynamo import list_of_backends
 from gradc.torch_private.patches import Patch, Replace
-from gradc.torch_private.running_twice import is_compiled_by_torch
+from gradc.torch_private.reexecution import is_compiled_by_torch
 
 GRADC = "gradc"
 Compile = Callable[[Any], Callable[..., Any]]

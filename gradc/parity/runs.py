@@ -17,7 +17,7 @@ from gradc.parity.observe import copies, differentiate, holders_of, observe, tra
 from gradc.parity.recording import Call, Recorder
 from gradc.parity.stages import Stages, in_words
 from gradc.parity.state import held_by, restoring, stateful_in
-from gradc.torch_private.running_twice import nothing_compiled
+from gradc.torch_private.reexecution import nothing_compiled
 
 Seen = list[dict[str, Value]]  # after each step, every value by its name
 

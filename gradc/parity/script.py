@@ -31,7 +31,7 @@ from gradc.parity.runs import Seen
 from gradc.parity.stages import Stages, in_words
 from gradc.parity.state import restoring
 from gradc.torch_private.dynamo import in_a_frame, is_compiled
-from gradc.torch_private.running_twice import nothing_compiled
+from gradc.torch_private.reexecution import nothing_compiled
 
 
 class ScriptRuns:

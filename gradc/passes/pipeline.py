@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gradc.ir.program import Program
 from gradc.ir.verify import checked
-from gradc.passes.dead import drop_dead, refuse_phantoms
-from gradc.passes.repeats import merge_repeats
+from gradc.passes.cse import cse
+from gradc.passes.dce import dce, refuse_phantoms
 from gradc.passes.sums import add_in_place, add_up
 
 
@@ -31,13 +31,13 @@ class Pass:
 
 DROP_VIEWS = Pass(
     "drop_views",
-    functools.partial(drop_dead, is_backward=False),
+    functools.partial(dce, is_backward=False),
     "Views and handles that nobody uses go first, so that they are no reason to refuse; kernels stay, since they may raise.",
     is_checkable=False,
 )
 DROP_DEAD = Pass(
-    "drop_dead",
-    functools.partial(drop_dead, is_backward=True),
+    "dce",
+    functools.partial(dce, is_backward=True),
     "What only fed gradients that nobody asked for goes first, so that it is no reason to refuse, and holds up no sum.",
     is_checkable=False,
 )
@@ -51,8 +51,8 @@ PIECE = (DROP_DEAD,)
 
 
 def _merging(apart: Iterable[int]) -> Pass:
-    merge = functools.partial(merge_repeats, apart=tuple(apart))
-    return Pass("merge_repeats", merge, "Last, when it is settled which calls run.")
+    merge = functools.partial(cse, apart=tuple(apart))
+    return Pass("cse", merge, "Last, when it is settled which calls run.")
 
 
 def forward(apart: Iterable[int], *, is_derivative: bool) -> tuple[Pass, ...]:
@@ -68,7 +68,7 @@ def joined(apart: Iterable[int]) -> tuple[Pass, ...]:
 def backward(groups: Iterable[tuple[int, ...]]) -> tuple[Pass, ...]:
     """The pipeline of a backward whose outputs in each of ``groups`` are to be added up."""
     add = functools.partial(add_up, groups=groups)
-    sums = Pass("add_up", add, "After drop_dead, which knows the outputs one by one; before the sums are written over addends.")
+    sums = Pass("add_up", add, "After dce, which knows the outputs one by one; before the sums are written over addends.")
     return (DROP_DEAD, REFUSE_PHANTOMS, sums, ADD_IN_PLACE)
 
 

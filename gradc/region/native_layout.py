@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradc.analysis.detours import is_detour
 from gradc.analysis.hoist import Hoisted
+from gradc.analysis.identity_nodes import is_detour
 from gradc.analysis.order import LiveNode
 from gradc.analysis.outputs import AliasOfInput, AliasOfIntermediate, Constant, InputItself, Output, Value
 from gradc.analysis.segments import Segment

@@ -34,7 +34,7 @@ from gradc.parity.against import GRADC, Redirection, compiler_of, redirected
 from gradc.parity.script import as_main, models_of
 from gradc.scripts.summary import Outcome
 from gradc.torch_private.dynamo import in_a_frame
-from gradc.torch_private.running_twice import nothing_compiled
+from gradc.torch_private.reexecution import nothing_compiled
 
 _FEWEST_EAGER, _EAGER_SECONDS = 5, 0.5  # steps, after the first, that run in eager: as many, or for as long
 _MOST_EAGER = 50

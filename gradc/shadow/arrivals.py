@@ -18,7 +18,7 @@ from torch import Tensor
 from gradc.bits import same_bits
 from gradc.shadow.copies import cloned, with_history
 from gradc.shadow.differences import of_tensors, traits
-from gradc.torch_private.running_twice import gradient_edge
+from gradc.torch_private.reexecution import gradient_edge
 
 Edge = tuple[Any, int]
 _COMPARED = ("class", "dtype", "layout", "shape", "stride")

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from gradc.bits import same_bits
-from gradc.shadow.world import KINDS, UnverifiableError, is_stateful, post_accumulate_hooks_of
+from gradc.shadow.reachable_state import KINDS, UnverifiableError, is_stateful, post_accumulate_hooks_of
 from gradc.torch_private.autograd import is_cut_off, set_version, storage_key
 from gradc.torch_private.fakes import is_fake
-from gradc.torch_private.running_twice import with_lazy_bits_of, without_lazy_bits
+from gradc.torch_private.reexecution import with_lazy_bits_of, without_lazy_bits
 from gradc.torch_private.transforms import is_in_transform
 
 

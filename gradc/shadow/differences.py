@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradc.bits import same_bits
 from gradc.shadow.copies import Copies, with_history
-from gradc.shadow.world import is_address
+from gradc.shadow.reachable_state import is_address
 from gradc.ulps import steps_between
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)

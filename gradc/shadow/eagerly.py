@@ -25,8 +25,8 @@ from gradc.ambient import modes_kept_on_error
 from gradc.bits import same_bits
 from gradc.shadow import process
 from gradc.shadow.copies import Copies
-from gradc.shadow.world import UnverifiableError, explore
-from gradc.torch_private.running_twice import hooks_of_all_modules, nothing_compiled
+from gradc.shadow.reachable_state import UnverifiableError, explore
+from gradc.torch_private.reexecution import hooks_of_all_modules, nothing_compiled
 
 
 @dataclasses.dataclass(frozen=True)

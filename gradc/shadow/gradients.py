@@ -33,10 +33,10 @@ from gradc.bits import same_bits
 from gradc.shadow.arrivals import Arrivals, Edge, difference
 from gradc.shadow.copies import with_history
 from gradc.shadow.live_graph import Input, Output, by_node, cut_at_casts, has_python_nodes, nodes_between
-from gradc.shadow.world import UnverifiableError
+from gradc.shadow.reachable_state import UnverifiableError
 from gradc.torch_private.autograd import current_autograd_node, engine_grad, is_graph_kept, next_sequence_nr
 from gradc.torch_private.modes import is_batched
-from gradc.torch_private.running_twice import call_when_backward_ends, gradient_edge, task_id, will_run
+from gradc.torch_private.reexecution import call_when_backward_ends, gradient_edge, task_id, will_run
 
 HIGHER = "backward of a backward"
 

@@ -5,7 +5,7 @@
 The first calls are verified, and as many again whenever gradc has compiled something anew: for new sizes, another mode, a
 backward in a new state. For such a call
 
-    explore, copy    world.py, copies.py     what the call can come to, and copies of what it may change
+    explore, copy    reachable_state.py, copies.py     what the call can come to, and copies of what it may change
     run eagerly      eagerly.py              the user's own function, on the copies; then all is as it was
     run compiled                             as ever
     compare          differences.py          results, what was written and where, generators of random numbers, modes
@@ -37,9 +37,9 @@ from gradc.shadow.differences import differences, irreproducible, kept_values
 from gradc.shadow.eagerly import Outcome, Run, outcome_of
 from gradc.shadow.gradients import Shadow, watch
 from gradc.shadow.live_graph import Input, Output, is_of_a_leaf, lead_to_one_another
-from gradc.shadow.world import UnverifiableError
+from gradc.shadow.reachable_state import UnverifiableError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_inside_backward, next_sequence_nr
-from gradc.torch_private.running_twice import gradient_edge, is_inside_compiled_code, number_of_a_pass
+from gradc.torch_private.reexecution import gradient_edge, is_inside_compiled_code, number_of_a_pass
 
 MAX_TOLD = 5
 PATIENCE = 60.0  # seconds for which a thread waits until another one has verified its call

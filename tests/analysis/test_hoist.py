@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradc.analysis.detours import is_detour
+from gradc.analysis.identity_nodes import is_detour
 from gradc.analysis.order import LiveNode, Made
 from gradc.errors import UnsupportedError
 from gradc.tape.weight_casts import Cast

@@ -6,7 +6,7 @@ import torch
 from gradc import executor, native
 from gradc.backends import ahead_of_time
 from gradc.backends.ahead_of_time import compile_program
-from gradc.backends.traces_left import left_by
+from gradc.backends.side_effects import left_by
 from gradc.bits import same_bits
 from gradc.errors import UnsupportedError
 from gradc.executor.core.candidates import input_of, with_constants

@@ -1,4 +1,4 @@
-"""Calls that go straight to memory (rows.h, fills.h, sums.h): rows by number, fills, sums of everything. ATen's bits."""
+"""Calls that go straight to memory (index_rows.h, fills.h, sums.h): rows by number, fills, sums of everything. ATen's bits."""
 
 import pytest
 import torch

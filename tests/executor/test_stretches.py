@@ -1,4 +1,4 @@
-"""Stretches (stretch.h): values that are addresses, chains that go over memory in parts. Random programs, eager's bits."""
+"""Stretches (fused_block.h): values that are addresses, chains that go over memory in parts. Random programs, eager's bits."""
 
 import random
 

@@ -28,7 +28,7 @@ print(gradc.bits.same_bits(x.grad, torch.ones(3).cos()), dict(gradc.counters["fa
 """
 # As if Dynamo had its rule for addcdiv elsewhere, where nothing of gradc's replaces it.
 ANOTHER_DYNAMO = """
-from gradc.torch_private.dynamo_patches import whole_calls
+from gradc.torch_private.dynamo_patches import no_decomposition
 from gradc.torch_private.patches import Patch
 whole_calls.keep_ops_whole = lambda: Patch("keep_ops_whole", "", ())
 """

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import gradc
 from gradc import native
-from gradc.compiled_autograd import at_once
+from gradc.compiled_autograd import fast_backward_entry
 from gradc.region import joined
 from tests.oracle import check, constant, leaf
-from tests.region.test_repeats import Doubling, Keeping, part, slope
+from tests.region.test_cse import Doubling, Keeping, part, slope
 
 pytestmark = pytest.mark.skipif(not native.is_built(), reason="joined plans are the extension's")
 NUM_CALLS = 7
@@ -182,7 +182,7 @@ def test_where_backward_cannot_take_them_the_forward_runs_again(monkeypatch):
     x, w = leaves()
     step, results = gradc.compile(as_step(second_order)), []
     for number in range(NUM_CALLS):
-        monkeypatch.setattr(at_once, "is_left_to_torch", lambda _: number != 5)
+        monkeypatch.setattr(fast_backward_entry, "is_left_to_torch", lambda _: number != 5)
         x.grad = w.grad = None
         results.append((num_joined(lambda: step(x, w)), x.grad.clone(), w.grad.clone()))
     assert [number for number, *_ in results] == [0, 0, 0, 1, 1, 0, 0]
@@ -203,7 +203,7 @@ def test_what_is_written_into_on_the_way_is_told(monkeypatch, is_left):
 
     for _ in range(5):
         step(x, w)
-    monkeypatch.setattr(at_once, "is_left_to_torch", write)
+    monkeypatch.setattr(fast_backward_entry, "is_left_to_torch", write)
     with pytest.raises(RuntimeError, match="modified by an inplace operation" if is_left else "somebody wrote into a tensor"):
         step(x, w)
 

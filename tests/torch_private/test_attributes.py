@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.oracle import check, leaf
-from tests.torch_private.test_written_namespaces import OF_SHIFT, compare, shift
+from tests.torch_private.test_attribute_dict_aliasing import OF_SHIFT, compare, shift
 
 
 class Method:

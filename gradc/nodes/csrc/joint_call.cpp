@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t calls_apart = 2; // until it pays to join forward and backward
 
-thread_local std::optional<JointCall> waiting_here;
+thread_local std::optional<ForwardBackwardCall> waiting_here;
 
 uint32_t version_of_primal(const c10::IValue& primal) {
   return primal.isTensor() ? version_of(primal.toTensor()) : 0;
@@ -44,7 +44,7 @@ at::Tensor one_for(const at::TensorOptions& options) {
 
 } // namespace
 
-bool JointCall::may_be(const RegionLayout& region, size_t loss) {
+bool ForwardBackwardCall::may_be(const RegionLayout& region, size_t loss) {
   if (region.segments.size() != 1 || !region.live_order.empty() || !region.symbols.empty() || !region.made.empty()) {
     return false;
   }
@@ -55,7 +55,7 @@ bool JointCall::may_be(const RegionLayout& region, size_t loss) {
       std::all_of(segment.exits.begin(), segment.exits.end(), leads_to_primal);
 }
 
-JointCall::JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss)
+ForwardBackwardCall::ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss)
     : region_(std::move(region)), primals_(std::move(primals)), loss_(loss), joined_(region_->joining.joined) {
   const pybind11::gil_scoped_release no_gil;
   if (!joined_ || !run_joined()) {
@@ -67,7 +67,7 @@ JointCall::JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10
 }
 
 // False, and nothing has happened, where forward and backward have to run one by one; also where one of them raises.
-bool JointCall::run_joined() {
+bool ForwardBackwardCall::run_joined() {
   const at::NoGradGuard no_grad;
   at::Tensor one = one_for(layout().entries.front().options);
   key_ = key_for(one);
@@ -88,7 +88,7 @@ bool JointCall::run_joined() {
   return true;
 }
 
-bool JointCall::run() {
+bool ForwardBackwardCall::run() {
   if (!is_plain(loss()) || !is_on(loss(), &KnownDevice::is_synchronous) || !loss().is_floating_point() || !leads_to_unwatched_leaves()) {
     return false;
   }
@@ -117,7 +117,7 @@ bool JointCall::run() {
   return true;
 }
 
-void JointCall::join() const {
+void ForwardBackwardCall::join() const {
   Joining& joining = region_->joining;
   if (has_failed_) { // though both have run
     joining.joined = nullptr;
@@ -133,13 +133,13 @@ void JointCall::join() const {
   }
 }
 
-void JointCall::hang() {
+void ForwardBackwardCall::hang() {
   make_values();
   hang_on_nodes(region_, primals_, values_, {});
 }
 
 // Those that backward would read, where it has run already, and in vain. It will be so again.
-void JointCall::make_values() {
+void ForwardBackwardCall::make_values() {
   if (!joined_) {
     return;
   }
@@ -157,25 +157,25 @@ void JointCall::make_values() {
 }
 
 // Of a backward by the loss's gradient.
-Key JointCall::key_for(const at::Tensor& tangent) const {
+Key ForwardBackwardCall::key_for(const at::Tensor& tangent) const {
   Key key = make_key(region_->forced_autocast, {tangent}, layout().entries.size(), all_needed());
   return complete(std::move(key), !layout().shared.empty(), {});
 }
 
 // What such a backward runs; null where it has not been compiled, runs code of others, or is for the engine.
-std::shared_ptr<const CompiledBackward> JointCall::backward_for(const Key& key) const {
+std::shared_ptr<const CompiledBackward> ForwardBackwardCall::backward_for(const Key& key) const {
   const auto found = region_->backwards.front().find(key);
   const bool may_run = found.backward && !found.backward->plan->has_foreign_steps && !leaves_sums_to_the_engine(*found.backward->plan);
   return may_run ? found.backward : nullptr;
 }
 
-bool JointCall::leads_to_unwatched_leaves() const {
+bool ForwardBackwardCall::leads_to_unwatched_leaves() const {
   const auto& exits = layout().exits;
   return std::all_of(exits.begin(), exits.end(), [this](const ExitLayout& exit) { return is_unwatched_leaf(leaf(exit)); });
 }
 
 // Whether a leaf gets several gradients. The engine adds them up before the leaf sees any: their sum may be laid out as none of them.
-bool JointCall::leaves_sums_to_the_engine(const Plan& plan) const {
+bool ForwardBackwardCall::leaves_sums_to_the_engine(const Plan& plan) const {
   c10::SmallVector<const c10::TensorImpl*, 64> met;
   for (size_t i = 0; i < layout().exits.size(); ++i) {
     if (!plan.is_constant(plan.outputs[i], &c10::IValue::isNone)) {
@@ -186,7 +186,7 @@ bool JointCall::leaves_sums_to_the_engine(const Plan& plan) const {
   return std::adjacent_find(met.begin(), met.end()) != met.end();
 }
 
-std::vector<c10::IValue> JointCall::inputs_of(const CompiledBackward& backward, at::Tensor tangent) const {
+std::vector<c10::IValue> ForwardBackwardCall::inputs_of(const CompiledBackward& backward, at::Tensor tangent) const {
   std::vector<c10::IValue> inputs;
   inputs.reserve(1 + backward.saved.size());
   inputs.emplace_back(std::move(tangent));
@@ -196,29 +196,29 @@ std::vector<c10::IValue> JointCall::inputs_of(const CompiledBackward& backward, 
   return inputs;
 }
 
-void JointCall::check_versions(const CompiledBackward& backward) const {
+void ForwardBackwardCall::check_versions(const CompiledBackward& backward) const {
   std::for_each(backward.saved.begin(), backward.saved.end(), [this](auto position) { check_version(position); });
   std::for_each(backward.unread.begin(), backward.unread.end(), [this](auto position) { check_version(position); });
 }
 
-void JointCall::check_version(size_t position) const {
+void ForwardBackwardCall::check_version(size_t position) const {
   const auto& source = layout().saved[position];
   if (source.is_primal && !source.is_kept && !primals_[source.position].toTensor().is_inference()) {
     refuse_other_version(primals_[source.position].toTensor(), /*has_history=*/source.entry >= 0, versions_[source.position]);
   }
 }
 
-at::Tensor JointCall::saved(size_t position) const {
+at::Tensor ForwardBackwardCall::saved(size_t position) const {
   const auto& source = layout().saved[position];
   const at::Tensor& tensor = (source.is_primal ? primals_ : values_)[source.position].toTensor();
   return source.is_transposed ? SavedTranspose(tensor, /*has_history=*/source.entry >= 0).unpack() : tensor;
 }
 
-void JointCall::wait(JointCall call) {
+void ForwardBackwardCall::wait(ForwardBackwardCall call) {
   waiting_here = std::move(call);
 }
 
-std::optional<JointCall> JointCall::take() {
+std::optional<ForwardBackwardCall> ForwardBackwardCall::take() {
   return std::exchange(waiting_here, std::nullopt);
 }
 

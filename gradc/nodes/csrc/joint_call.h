@@ -19,14 +19,14 @@
 
 namespace gradc {
 
-class JointCall {
+class ForwardBackwardCall {
  public:
   // Whether calls of the region may be joint, if the forward's value at that position is the loss: it is a number, and all else
   // that the region's one segment leads from is not returned.
   static bool may_be(const RegionLayout& region, size_t loss);
 
   // Runs the forward.
-  JointCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss);
+  ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss);
 
   const std::vector<c10::IValue>& primals() const {
     return primals_;
@@ -50,8 +50,8 @@ class JointCall {
   void hang();
 
   // This thread's call whose loss has not come to backward yet.
-  static void wait(JointCall call);
-  static std::optional<JointCall> take();
+  static void wait(ForwardBackwardCall call);
+  static std::optional<ForwardBackwardCall> take();
 
  private:
   const SegmentLayout& layout() const {

@@ -61,7 +61,7 @@ bool may_be_joint(const RegionLayout& region, const std::vector<DirectOutput>& o
   using Kind = DirectOutput::Kind;
   const auto is_view = [](const DirectOutput& output) { return output.kind == Kind::view; };
   return loss < outputs.size() && outputs[loss].kind == Kind::value && std::none_of(outputs.begin(), outputs.end(), is_view) &&
-      JointCall::may_be(region, outputs[loss].position);
+      ForwardBackwardCall::may_be(region, outputs[loss].position);
 }
 
 // A new reference; null with a Python error set.
@@ -172,9 +172,9 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   if (is_joint(direct)) {
-    JointCall call(direct.region, std::move(inputs), direct.loss);
+    ForwardBackwardCall call(direct.region, std::move(inputs), direct.loss);
     THPObjectPtr results(make_outputs(direct, call.primals(), call.values()));
-    JointCall::wait(std::move(call));
+    ForwardBackwardCall::wait(std::move(call));
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);

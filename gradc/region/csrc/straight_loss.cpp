@@ -29,7 +29,7 @@ PyObject* StraightLoss::call(PyObject* method) const {
 
 // False where the method itself has to be called. The loss then has its history.
 bool StraightLoss::run(PyObject* method) const {
-  auto waiting = JointCall::take();
+  auto waiting = ForwardBackwardCall::take();
   if (!waiting) {
     return false;
   }

@@ -26,8 +26,8 @@ from torch._dynamo.variables.functions import FunctoolsPartialVariable, MemberDe
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_names import CACHES, FUNCTIONS, GETATTR, LOADS_ATTRIBUTES, ORDERED_DICT
+from gradc.torch_private.dynamo_patches.attribute_dict_aliasing import attributes_of, meet, meet_dictionary
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
-from gradc.torch_private.dynamo_patches.written_namespaces import attributes_of, meet, meet_dictionary
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around, before
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import CatchErrorsWrapper
 
-from gradc.torch_private.dynamo_patches.other_code import called, in_place_of, left_early
+from gradc.torch_private.dynamo_patches.code_replacement import called, in_place_of, left_early
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around

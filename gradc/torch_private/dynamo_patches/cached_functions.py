@@ -34,7 +34,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._guards import CompileContext
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.hidden_tensors import reach_tensors
+from gradc.torch_private.dynamo_patches.tensor_reachability import reach_tensors
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 

@@ -15,7 +15,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator, ReturnValueOp
 from torch._dynamo.utils import orig_code_map
 from torch._guards import CompileContext
 
-from gradc.torch_private.dynamo_patches.other_code import begun_with
+from gradc.torch_private.dynamo_patches.code_replacement import begun_with
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 

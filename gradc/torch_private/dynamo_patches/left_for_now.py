@@ -26,8 +26,8 @@ from torch._dynamo.variables.ctx_manager import ProfilerContextVariable, Profile
 from torch._dynamo.variables.torch import TorchCtxManagerClassVariable
 from torch._dynamo.variables.torch_function import TorchFunctionModeVariable
 
+from gradc.torch_private.dynamo_patches.code_replacement import begun_with, called, in_place_of, without_dynamo
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
-from gradc.torch_private.dynamo_patches.other_code import begun_with, called, in_place_of, without_dynamo
 from gradc.torch_private.modes import is_seen_by_function_modes, sees_calls
 from gradc.torch_private.patches import Patch
 from gradc.torch_private.weaver import before, instead

@@ -12,7 +12,7 @@ from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.bytecode_transformation import create_instruction
 from torch._dynamo.convert_frame import ConvertFrame
 
-from gradc.torch_private.dynamo_patches.other_code import Is, called, cut_to, in_place_of, unless_done
+from gradc.torch_private.dynamo_patches.code_replacement import Is, called, cut_to, in_place_of, unless_done
 from gradc.torch_private.optimizers import HOOKED, Closure, Quick, Step, quick_of
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Method, Patch

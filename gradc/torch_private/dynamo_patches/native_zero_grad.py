@@ -9,7 +9,7 @@ from typing import Any
 from torch._dynamo.bytecode_transformation import create_call_function_ex, create_instruction, create_load_const
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameReturn
 
-from gradc.torch_private.dynamo_patches.other_code import Is, begun_with, cut_to, in_place_of, unless_done, without_dynamo
+from gradc.torch_private.dynamo_patches.code_replacement import Is, begun_with, cut_to, in_place_of, unless_done, without_dynamo
 from gradc.torch_private.optimizers import NOT_LOOKED_INTO, ZERO_GRAD, Quick
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Method, Patch

@@ -14,10 +14,10 @@ from torch._dynamo.variables import SkipFunctionVariable
 from torch._dynamo.variables.constant import ConstantVariable
 
 from gradc.torch_private.dynamo_names import FUNCTIONS
-from gradc.torch_private.dynamo_patches.cleared_first import is_cleared_first
-from gradc.torch_private.dynamo_patches.cleared_last import is_cleared_last
 from gradc.torch_private.dynamo_patches.ends import PREFIX, end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
+from gradc.torch_private.dynamo_patches.zero_grad_hoist import is_cleared_first
+from gradc.torch_private.dynamo_patches.zero_grad_sink import is_cleared_last
 from gradc.torch_private.optimizers import is_zero_grad, known_steps
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Method, Patch

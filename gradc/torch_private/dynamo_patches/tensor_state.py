@@ -13,10 +13,10 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
 from gradc.torch_private.dynamo_names import GETATTR
-from gradc.torch_private.dynamo_patches.cleared_first import note_read
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.settings import was_called_in_inference_mode
 from gradc.torch_private.dynamo_patches.tensor_methods import tensor_method
+from gradc.torch_private.dynamo_patches.zero_grad_hoist import note_read
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, before, instead
 

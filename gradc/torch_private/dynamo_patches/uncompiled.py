@@ -31,11 +31,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.dynamo_patches.compiling_flags import advice_for, forget_who_asked
-from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS, MOST_QUIET_CALLS, counted
 from gradc.torch_private.dynamo_patches.failures import FAILED
-from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
 from gradc.torch_private.dynamo_patches.left_for_now import is_left_for_now, left_for_now
 from gradc.torch_private.dynamo_patches.settings import OUR_SETTINGS
+from gradc.torch_private.dynamo_patches.skipped_frame_counter import MOST_CALLS, MOST_QUIET_CALLS, counted
+from gradc.torch_private.dynamo_patches.tensor_reachability import computes, reach_tensors
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around

@@ -18,9 +18,9 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.misc import DeletedVariable, NewGlobalVariable, PythonModuleVariable
 
 from gradc.torch_private.dynamo_names import GETATTR
+from gradc.torch_private.dynamo_patches.attribute_dict_aliasing import namespace_of
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
-from gradc.torch_private.dynamo_patches.written_namespaces import namespace_of
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around
 

@@ -38,7 +38,7 @@ const std::vector<NodeFact>& facts_of_live_nodes() {
            "Norm", "MaskedFillBackward1", "MaskedSelect", "Ormqr"}},
 #if TORCH_VERSION_MINOR >= 14
       NodeFact{
-          "the same: where a mode records, it copies what it else writes in place; see backward/ties.py",
+          "the same: where a mode records, it copies what it else writes in place; see backward/minmax_subgradients.py",
           {"Maximum", "Minimum", "Fmax", "Fmin", "ClampMinBackward1", "ClampMaxBackward1", "ClampBackward0"}},
 #endif
       NodeFact{

@@ -1,10 +1,10 @@
 // Finding the stretches of a plan: which steps, which of their values are tensors, which calls form chains.
-#include "executor/cpu/csrc/stretch.h"
+#include "executor/cpu/csrc/fused_block.h"
 
 #include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/memory.h"
-#include "executor/cpu/csrc/stretch_known.h"
-#include "executor/cpu/csrc/stretch_places.h"
+#include "executor/cpu/csrc/fused_block_known.h"
+#include "executor/cpu/csrc/fused_block_places.h"
 
 #include <algorithm>
 #include <map>

@@ -7,12 +7,12 @@ from gradc.errors import UnsupportedError
 from gradc.executor.core import interpret
 from gradc.ir.recorder import Recorder
 from gradc.ir.verify import verify
-from gradc.passes.dead import drop_dead, refuse_phantoms
+from gradc.passes.dce import dce, refuse_phantoms
 from tests.ir.build import ops, recorded
 
 
 def dropped(function, *inputs, is_backward):
-    made = drop_dead(recorded(function, *inputs), is_backward=is_backward)
+    made = dce(recorded(function, *inputs), is_backward=is_backward)
     verify(made)
     return ops(made)
 
@@ -70,12 +70,12 @@ def test_a_backward_keeps_what_may_raise_and_what_it_reads():
 
 
 def test_detached_handles_are_read_through():
-    made = drop_dead(recorded(lambda x: x.sin().detach().cos(), torch.ones(2)), is_backward=True)
+    made = dce(recorded(lambda x: x.sin().detach().cos(), torch.ones(2)), is_backward=True)
     assert ops(made) == ["sin", "cos"]
 
 
 def test_in_place_calls_on_a_detached_handle_are_calls_on_what_it_is_a_handle_of():
-    made = drop_dead(recorded(lambda x: ((y := x.sin()).detach().add_(1), y.cos())[1], torch.ones(2)), is_backward=True)
+    made = dce(recorded(lambda x: ((y := x.sin()).detach().add_(1), y.cos())[1], torch.ones(2)), is_backward=True)
     verify(made)
     assert ops(made) == ["sin", "add_", "cos"]
     sin, add, _ = made.instructions
@@ -88,14 +88,14 @@ def test_a_handle_that_is_transposed_alone_is_not_read_through():
         y.detach().t_()
         return y.cos()
 
-    made = drop_dead(recorded(transposes, torch.ones(2, 3)), is_backward=True)
+    made = dce(recorded(transposes, torch.ones(2, 3)), is_backward=True)
     verify(made)
     (result,) = interpret.lower(made)([torch.ones(2, 3)])
     assert result.shape == (2, 3)
 
 
 def test_a_detached_output_stays_an_object_of_its_own():
-    made = drop_dead(recorded(lambda x: (y := x.sin(), y.detach()), torch.ones(2)), is_backward=True)
+    made = dce(recorded(lambda x: (y := x.sin(), y.detach()), torch.ones(2)), is_backward=True)
     assert ops(made) == ["sin", "detach"]
     sin, detached = interpret.lower(made)([torch.ones(2)])
     assert sin is not detached and sin.data_ptr() == detached.data_ptr()
@@ -109,6 +109,6 @@ def test_a_value_that_cannot_be_had_is_refused_only_if_read():
         hidden.cos()
         result = x.sin()
     made = recorder.program([result])
-    assert ops(refuse_phantoms(drop_dead(made, is_backward=True))) == ["sin"]
+    assert ops(refuse_phantoms(dce(made, is_backward=True))) == ["sin"]
     with pytest.raises(UnsupportedError, match="forward value kept outside saved tensors: aten.cos.default"):
-        refuse_phantoms(drop_dead(made, is_backward=False))
+        refuse_phantoms(dce(made, is_backward=False))

@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/padded.h"
+#include "executor/cpu/csrc/slice_backward.h"
 
 #include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/memory.h"

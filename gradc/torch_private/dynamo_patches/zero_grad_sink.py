@@ -16,9 +16,9 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables import TensorVariable
 
 from gradc.torch_private.dynamo_patches.autocast_blocks import open_blocks
-from gradc.torch_private.dynamo_patches.cleared_first import call_of_zero_grad, is_read
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
+from gradc.torch_private.dynamo_patches.zero_grad_hoist import call_of_zero_grad, is_read
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 

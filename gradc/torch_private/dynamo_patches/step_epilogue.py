@@ -21,8 +21,8 @@ from torch._dynamo.variables import LazyVariableTracker, TensorVariable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradc.torch_private.dynamo_patches.loss_to_backward import begin_joint_if_dropped
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod, call_quickly
-from gradc.torch_private.dynamo_patches.straight_losses import begin_joint_if_dropped
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 

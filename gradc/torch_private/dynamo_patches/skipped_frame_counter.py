@@ -20,8 +20,8 @@ from torch._dynamo.bytecode_transformation import create_call_function, create_i
 from torch._dynamo.convert_frame import ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 
-from gradc.torch_private.dynamo_patches.hidden_tensors import Path, leads_to_tensor, path_to_tensor
-from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of, without_dynamo
+from gradc.torch_private.dynamo_patches.code_replacement import begun_with, in_place_of, without_dynamo
+from gradc.torch_private.dynamo_patches.tensor_reachability import Path, leads_to_tensor, path_to_tensor
 
 MOST_CALLS = 1000  # that are told of one function
 MOST_QUIET_CALLS = 64  # that reach no tensors, of one function; to look takes up to 50 us

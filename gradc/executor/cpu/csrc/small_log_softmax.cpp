@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/few_classes.h"
+#include "executor/cpu/csrc/small_log_softmax.h"
 
 #include "csrc/torch_internals.h"
 #include "executor/core/csrc/prove.h"

@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/picks.h"
+#include "executor/cpu/csrc/gather_scatter.h"
 
 #include "executor/core/csrc/kernels.h"
 #include "executor/core/csrc/prove.h"

@@ -15,8 +15,8 @@ from torch.nn.functional import relu
 
 import gradc
 from gradc.bits import same_bits
-from gradc.torch_private.dynamo_patches.counted_frames import MOST_CALLS
-from gradc.torch_private.dynamo_patches.hidden_tensors import computes, reach_tensors
+from gradc.torch_private.dynamo_patches.skipped_frame_counter import MOST_CALLS
+from gradc.torch_private.dynamo_patches.tensor_reachability import computes, reach_tensors
 
 REASON = "tensors in objects alone"
 

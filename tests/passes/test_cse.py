@@ -12,7 +12,7 @@ from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.ir.values import Ref
 from gradc.ir.verify import verify
-from gradc.passes.repeats import merge_repeats
+from gradc.passes.cse import cse
 from tests.ir.build import ops, recorded
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ def merged(function: Callable[..., Any], *inputs: torch.Tensor, num_apart: int =
     """``function`` recorded and merged; its first outputs are the user's. What it makes is still the same."""
     program = recorded(function, *inputs)
     apart = [out.slot for out in program.outputs[:num_apart] if isinstance(out, Ref)]
-    made = merge_repeats(program, apart)
+    made = cse(program, apart)
     verify(made)
     results = [interpret.lower(one)([value.clone() for value in inputs]) for one in (program, made)]
     for before, after in zip(*results, strict=True):
@@ -93,7 +93,7 @@ def masked(x):
 @pytest.mark.parametrize("make", [torch.rand_like, lambda x: torch.dropout(x, 0.5, True), masked])
 def test_random_numbers_are_drawn_each_time(make):
     program = recorded(lambda x: (make(x), make(x)), X)
-    assert merge_repeats(program, ()) is program
+    assert cse(program, ()) is program
 
 
 def test_running_statistics_are_updated_each_time():

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.convert_frame import CatchErrorsWrapper, input_codes
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
-from gradc.torch_private.dynamo_patches.other_code import begun_with, in_place_of
+from gradc.torch_private.dynamo_patches.code_replacement import begun_with, in_place_of
 from gradc.torch_private.optimizers import HOOKED, NOT_LOOKED_INTO
 from gradc.torch_private.ours import is_frame_ours
 from gradc.torch_private.patches import Patch

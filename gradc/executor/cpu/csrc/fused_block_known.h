@@ -1,4 +1,4 @@
-// What must be known of a whole plan to find its stretches (stretch.h).
+// What must be known of a whole plan to find its stretches (fused_block.h).
 #pragma once
 
 #include "executor/core/csrc/plan.h"

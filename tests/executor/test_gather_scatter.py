@@ -1,4 +1,4 @@
-"""Numbers picked out of rows, and sums of few numbers (picks.h, short_sums.h, sums.h), past ATen's iterator. ATen's bits."""
+"""Numbers picked out of rows, and sums of few (gather_scatter.h, short_sums.h, sums.h), past ATen's iterator. ATen's bits."""
 
 import functools
 

@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/rows.h"
+#include "executor/cpu/csrc/index_rows.h"
 
 #include "executor/core/csrc/kernels.h"
 #include "executor/core/csrc/prove.h"

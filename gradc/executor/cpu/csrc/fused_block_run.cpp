@@ -5,7 +5,7 @@
 #include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/pointwise.h"
-#include "executor/cpu/csrc/stretch.h"
+#include "executor/cpu/csrc/fused_block.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>

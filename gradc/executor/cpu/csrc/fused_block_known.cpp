@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/stretch_known.h"
+#include "executor/cpu/csrc/fused_block_known.h"
 
 #include "executor/cpu/csrc/direct.h"
 

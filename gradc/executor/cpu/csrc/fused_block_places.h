@@ -1,7 +1,7 @@
-// Where the values of a stretch lie that are no tensors (stretch.h): in the arena, or in the scratch of a chain.
+// Where the values of a stretch lie that are no tensors (fused_block.h): in the arena, or in the scratch of a chain.
 #pragma once
 
-#include "executor/cpu/csrc/stretch.h"
+#include "executor/cpu/csrc/fused_block.h"
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 """Calls whose result is there already are not made again: common subexpression elimination, with eager's bits and memory.
 
-merge_repeats: (Program, slots that stay apart) -> the same, where what was made twice is one value
+cse: (Program, slots that stay apart) -> the same, where what was made twice is one value
 
 A derivative of a derivative makes the same values over and over, and so does a model that calls one of its parts twice with one
 input. Two calls of one op with the same numbers, and the same values as arguments, have the same bits. Their results can be
@@ -24,7 +24,7 @@ from gradc.ir.values import Instruction, Ref, Sym, renamed
 _aten = torch.ops.aten
 
 
-def merge_repeats(program: Program, apart: Iterable[int]) -> Program:
+def cse(program: Program, apart: Iterable[int]) -> Program:
     """See the module's docstring. ``apart`` are slots of tensors that others than gradc may write into when it has run.
 
     An output that was there already is a handle of its own on what was there.

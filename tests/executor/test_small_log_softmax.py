@@ -1,4 +1,4 @@
-"""log_softmax over few classes (few_classes.h), with its backward: ATen's bits, in a handful of calls for all rows."""
+"""log_softmax over few classes (small_log_softmax.h), with its backward: ATen's bits, in a handful of calls for all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "executor/cpu/csrc/stretch_places.h"
+#include "executor/cpu/csrc/fused_block_places.h"
 
 #include <algorithm>
 #include <utility>

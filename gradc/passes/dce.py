@@ -1,6 +1,6 @@
 """Calls that a Program does without, and values that it cannot have.
 
-    drop_dead:       Program -> the same without calls that eager would not notice missing
+    dce:       Program -> the same without calls that eager would not notice missing
     refuse_phantoms: Program -> the same, if it can run at all
 """
 
@@ -19,7 +19,7 @@ from gradc.ir.values import Instruction, Ref, renamed
 _aten = torch.ops.aten
 
 
-def drop_dead(program: Program, *, is_backward: bool) -> Program:
+def dce(program: Program, *, is_backward: bool) -> Program:
     """Remove calls without effect: views, aliases, and in a backward whatever only fed gradients nobody asked for.
 
     A forward keeps every kernel that eager runs, used or not: it may raise (an index out of bounds), and eager's would.
