@@ -53,7 +53,8 @@ def test_every_block_of_python_is_one_that_is_run():
 def test_the_tree_of_the_architecture_is_the_list_of_the_guard():
     rows = re.findall(r"^\| (`.+?) \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
     named = [re.findall(r"`(\w+)`", row) for row in rows]
-    assert {name for row in named for name in row} == set(ROOMS) - {"_C", "gradc"}
+    whole = {room for room in ROOMS if "." not in room}  # the rooms inside of others stand in their rows
+    assert {name for row in named for name in row} == whole - {"_C", "gradc"}
     assert all(min(map(ROOMS.index, row)) > max(map(ROOMS.index, below)) for row, below in itertools.pairwise(named))
 
 

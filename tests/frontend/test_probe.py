@@ -30,7 +30,7 @@ print(gradc.bits.same_bits(x.grad, torch.ones(3).cos()), dict(gradc.counters["fa
 ANOTHER_DYNAMO = """
 from gradc.torch_private.dynamo_patches import no_decomposition
 from gradc.torch_private.patches import Patch
-whole_calls.keep_ops_whole = lambda: Patch("keep_ops_whole", "", ())
+no_decomposition.keep_ops_whole = lambda: Patch("keep_ops_whole", "", ())
 """
 TOLD = (
     f"gradc was tested with torch 2.13.0, 2.14.1, 2.15.0, and torch {RELEASE}+git1a2b3c behaves otherwise:\n"
