@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.modes import (
     autocast_devices,
     autocast_nesting,
@@ -23,6 +24,7 @@ from gradc.torch_private.modes import (
     close_transforms,
     is_anomaly_enabled,
     is_any_autocast_enabled,
+    is_any_mode_active,
     is_below_autograd,
     is_forward_ad_active,
     is_functorch_active,
@@ -68,6 +70,11 @@ def ambient(autocast: AutocastState) -> Ambient:
         torch.get_default_dtype(),
         is_layout_enforced(),
     )
+
+
+def is_watched() -> bool:
+    """True while something beside the program sees each call: a mode, a transform, saved-tensors hooks."""
+    return is_any_mode_active() or is_functorch_active() or are_saved_tensors_hooked()
 
 
 def unsupported_mode() -> str:

@@ -26,7 +26,7 @@ from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
-from gradc.frontend.raised import eager_of, with_eagers_error
+from gradc.frontend.raised import Raised, eager_of, with_eagers_error
 from gradc.frontend.transforms import advice_of_vmap, forbids_hooks, said_at_each_call
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -71,10 +71,11 @@ class Backend:
             taken = floats.without([*attributes, *inputs, *leaves.examples])
             with advice_of_vmap(lifted) as advice:
                 region = compile_region(lifted, taken, options, floats.symbols)
-            refused = _what_inference_tensors_forbid(region, taken)
+            facts = Facts(region.tape)
+            refused, raised = _what_inference_tensors_forbid(facts, taken), eager_of(facts)
             if any(leaves.are_shared):
-                _refuse_writes_beside_leaves(region, floats.without(leaves.are_shared))
-            compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, joint))
+                _refuse_writes_beside_leaves(facts, floats.without(leaves.are_shared))
+            compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, raised, joint))
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -125,6 +126,7 @@ def _guarded(
     eagerly: Callable[..., Any],
     options: CompileOptions,
     refused: str,
+    raised: Raised | None,
     joint: tuple[Any, int],
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve; ``refused``: what is so out of inference mode."""
@@ -149,31 +151,30 @@ def _guarded(
         fallback("weights that autocast keeps other copies of", where=first_line(graph), fullgraph=options.fullgraph)
         return eagerly(*inputs)
 
-    slow, raised = torch.compiler.disable(call), eager_of(region)
+    slow = torch.compiler.disable(call)
     is_slow = floats.kept is not None or refused or are_hooks_forbidden
     called = slow if is_slow else region.guarded(slow, raised, *joint)
     return with_eagers_error(slow, raised) if called is slow and raised is not None else called
 
 
-def _what_inference_tensors_forbid(region: Region, inputs: Sequence[Any]) -> str:
+def _what_inference_tensors_forbid(facts: Facts, inputs: Sequence[Any]) -> str:
     """Why the region runs eagerly outside of inference mode.
 
     Eager forbids to write into them; a Program would write all the same, below autograd. Given them alone, a kernel is called
     below nothing of autograd's, and counts its own writes into what it makes.
     """
-    facts = Facts(region.tape)
-    pairs = zip(region.tape.primals, inputs)
+    tape = facts.tape
+    pairs = zip(tape.primals, inputs)
     given = [p.fake for p, value in pairs if p.fake is not None and value.is_inference()]
     if any(facts.writes_into(fake) for fake in given):
         return "write into an inference tensor"
-    outs = [facts.views.path_to(out)[0] for out in region.tape.outputs if isinstance(out, torch.Tensor)]
+    outs = [facts.views.path_to(out)[0] for out in tape.outputs if isinstance(out, torch.Tensor)]
     return "output made of inference tensors alone" if any(facts.is_made_of_inference(out, given) for out in outs) else ""
 
 
-def _refuse_writes_beside_leaves(region: Region, are_shared: Sequence[bool]) -> None:
+def _refuse_writes_beside_leaves(facts: Facts, are_shared: Sequence[bool]) -> None:
     """A region's inputs are taken to be apart, but for what Dynamo has seen of them."""
-    facts = Facts(region.tape)
-    given = [primal.fake for primal, is_shared in zip(region.tape.primals, are_shared) if is_shared]
+    given = [primal.fake for primal, is_shared in zip(facts.tape.primals, are_shared) if is_shared]
     if any(facts.writes_into(fake) for fake in given if fake is not None):
         raise UnsupportedError("write into what shares memory with a leaf made inside")
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gradc import native
+from gradc.ambient import is_watched
 from gradc.compiled_autograd import settings
 from gradc.config import config
 from gradc.journal import count, counters, listeners_at_each_pass
@@ -26,7 +27,7 @@ from gradc.policy.ab_timer import Arm, Verdict
 from gradc.policy.budget import Budget
 from gradc.policy.profitability import SLOWER, Decision
 from gradc.torch_private.autograd import are_saved_tensors_hooked
-from gradc.torch_private.modes import is_any_mode_active, is_forward_ad_active, is_functorch_active
+from gradc.torch_private.modes import is_forward_ad_active
 
 _MEASURED = "calls run eagerly to compare"
 
@@ -90,12 +91,7 @@ class Faster:
 
 def _is_ordinary() -> bool:
     """True for a call that nothing but the program itself looks at, and whose backward may be captured or not."""
-    is_looked_at = is_any_mode_active() or _is_transformed() or are_saved_tensors_hooked()
-    return not is_looked_at and settings.may_be_suspended()
-
-
-def _is_transformed() -> bool:
-    return is_functorch_active() or is_forward_ad_active()
+    return not (is_watched() or is_forward_ad_active()) and settings.may_be_suspended()
 
 
 _entries: weakref.WeakKeyDictionary[Callable[..., Any], Faster] = weakref.WeakKeyDictionary()

@@ -1,6 +1,6 @@
 """A graph that raises: its frame runs again, as it was written, and raises as eager does.
 
-    eager_of(region): -> what to call with the error that a call of the region raised; None where it cannot be run again
+    eager_of(facts): -> what to call with the error that a call of the region raised; None where it cannot be run again
     with_eagers_error(call, raised): -> the same function, which calls ``raised`` so
 
 Dynamo does what Python does in a frame (appends to a list, sets an attribute or a ``.grad``) when the graph has run: one that
@@ -14,20 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradc.ambient import is_watched
 from gradc.analysis.facts import Facts
 from gradc.errors import GradcError, is_passing
 from gradc.journal import count
-from gradc.region.region import Region
-from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.frames import as_written, calling_frame
-from gradc.torch_private.modes import is_any_mode_active, is_functorch_active
 
 Raised = Callable[[BaseException], None]
 
 
-def eager_of(region: Region) -> Raised | None:
+def eager_of(facts: Facts) -> Raised | None:
     """See the module's docstring."""
-    return None if Facts(region.tape).acts_outside else _run_as_written
+    return None if facts.acts_outside else _run_as_written
 
 
 def with_eagers_error(call: Callable[..., Any], raised: Raised) -> Callable[..., Any]:
@@ -49,11 +47,7 @@ def with_eagers_error(call: Callable[..., Any], raised: Raised) -> Callable[...,
 
 def _run_as_written(error: BaseException) -> None:
     """Raises what eager raises. Returns where it cannot be asked: see the module's docstring."""
-    frame = calling_frame() if not (isinstance(error, GradcError) or is_passing(error) or _is_watched()) else None
+    frame = calling_frame() if not (isinstance(error, GradcError) or is_passing(error) or is_watched()) else None
     if frame is not None and (run := as_written(frame)) is not None:
         count("stats", "run_again_after_error")
         run()
-
-
-def _is_watched() -> bool:
-    return is_any_mode_active() or is_functorch_active() or are_saved_tensors_hooked()

@@ -26,6 +26,7 @@ from gradc.backward.ended_transforms import as_once_ended
 from gradc.backward.inner_gradients import nodes_between
 from gradc.errors import UnsupportedError
 from gradc.tape.record import TapeRecorder
+from gradc.torch_private.quiet import recorded_warnings, warn_again
 from gradc.torch_private.transforms import ADVICE_OF_VMAP, enters_vmap, is_gradient_of_transform, is_switch_of_hooks
 
 
@@ -64,26 +65,20 @@ def advice_of_vmap(graph: torch.fx.GraphModule) -> Iterator[list[warnings.Warnin
         return
     others: list[warnings.WarningMessage] = []
     try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
+        with recorded_warnings() as warned:
             yield advice
     finally:
-        for warning in warned or ():
+        for warning in warned:
             (advice if str(warning.message).startswith(ADVICE_OF_VMAP) else others).append(warning)
-        _warn(others)
+        warn_again(others)
 
 
 def said_at_each_call(advice: Sequence[warnings.WarningMessage], call: Callable[..., Any]) -> Callable[..., Any]:
     def warn_and_call(*inputs: Any) -> Any:
-        _warn(advice)
+        warn_again(advice)
         return call(*inputs)
 
     return torch.compiler.disable(warn_and_call) if advice else call
-
-
-def _warn(warned: Sequence[warnings.WarningMessage]) -> None:
-    for warning in warned:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:

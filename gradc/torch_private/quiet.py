@@ -2,6 +2,7 @@
 
 quiet: context manager around what gradc compiles          leave_out_handled_errors: () -> Patch
 saying_only_once: context manager around tracing
+recorded_warnings: context manager -> what is warned of inside      warn_again: what was warned of -> said to the user
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextvars
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -43,6 +44,20 @@ def saying_only_once() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", ADVICE_OF_VMAP)  # which no run says
         yield
+
+
+@contextlib.contextmanager
+def recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """What is warned of inside, each time, is collected; nobody sees it."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        yield warned
+
+
+def warn_again(warned: Iterable[warnings.WarningMessage]) -> None:
+    """What was collected is said, where it was said first."""
+    for warning in warned:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 class _Unless(logging.Filter):

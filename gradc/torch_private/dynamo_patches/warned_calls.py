@@ -14,6 +14,7 @@ from torch._dynamo.variables.functions import UserFunctionVariable
 from gradc.torch_private.dynamo_names import ARGUMENTS_DO_NOT_FIT
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.quiet import recorded_warnings, warn_again
 from gradc.torch_private.weaver import around
 
 
@@ -37,8 +38,7 @@ def _fake_value(original: Method, node: Any, tx: Any, *args: Any, **kwargs: Any)
     is_in_place = str(getattr(node.target, "__name__", node.target)).endswith("_")
     if warned and (is_in_place or _recorded(run)[1]):
         _end_graph("call that warns", warned[0].message)
-    for warning in warned:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    warn_again(warned)
     return result
 
 
@@ -54,6 +54,5 @@ def _end_graph(name: str, what: object) -> NoReturn:
 
 
 def _recorded(run: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage]]:
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        return run(), list(warned or ())
+    with recorded_warnings() as warned:
+        return run(), warned
