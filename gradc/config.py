@@ -69,6 +69,9 @@ class Config:
             are the same bit for bit. Eager must be faster by a twentieth; it is then counted, call by call, as
             ``counters["uncompiled"]["slower than eager"]``. Not under ``fullgraph=True``, nor with another backend.
             The value in force at ``gradc.compile`` stays, and ``options={"compare_with_eager": ...}`` is one for that call.
+        device_graphs: record what runs on a GPU as graphs of the device (CUDA graphs), after a few runs, and replay them: the same
+            kernels, one launch (default True, also ``GRADC_DEVICE_GRAPHS``). Memory that a graph works in is kept for its next
+            replay. The value in force when a region or a backward is compiled stays with it.
         verify: how many calls of each compiled function or module, its backward included, run beside in eager, on copies, and
             are compared bit for bit (default 0; also ``GRADC_VERIFY_CALLS=n``): the first ones, and as many whenever something
             is compiled anew. What is not eager's is told and runs eagerly from then on. As it is at ``gradc.compile``, or
@@ -96,6 +99,10 @@ class Config:
     @property
     def compiled_autograd(self) -> bool:
         return self._value("compiled_autograd")
+
+    @property
+    def device_graphs(self) -> bool:
+        return self._value("device_graphs")
 
     @property
     def verify(self) -> int:
@@ -254,6 +261,7 @@ DEFAULTS: dict[str, Any] = {
     "compile_seconds": seconds_set("GRADC_COMPILE_SECONDS", 3.0),
     "compare_with_eager": is_set("GRADC_COMPARE_WITH_EAGER", "1"),
     "compiled_autograd": is_set("GRADC_COMPILED_AUTOGRAD"),
+    "device_graphs": is_set("GRADC_DEVICE_GRAPHS", "1"),
     "verify": number_set("GRADC_VERIFY_CALLS"),
 }
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
@@ -261,6 +269,7 @@ _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "compile_seconds": _validate_seconds,
     "compare_with_eager": _validator_of_bool("compare_with_eager"),
     "compiled_autograd": _validator_of_bool("compiled_autograd"),
+    "device_graphs": _validator_of_bool("device_graphs"),
     "verify": _validate_number,
 }
 

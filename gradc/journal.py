@@ -47,6 +47,7 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
     - ``compiled_autograd``: backward passes: ``captures``, ``hits``, and others.
     - ``auto``: programs that Inductor compiled for ``backend="auto"``, what runs them, and why others were not compiled.
     - ``optim``: ``native steps`` of optimizers, and why a step was torch's.
+    - ``device_graphs``: plans that were ``recorded`` as graphs of their device, and why others run call by call, once for each.
     - ``verified``: calls and backwards compared in shadow mode, differences, what was left out.
     - ``executor``: ``programs_interpreted``: programs that the Python interpreter runs.
     """

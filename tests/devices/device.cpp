@@ -3,10 +3,11 @@
 //     address of the device = address of the host + 2^50
 //
 // No machine maps such an address, so whoever takes it for the host's memory dies there and then. Its kernels are the CPU's, run on
-// copies; it has two devices (and so the engine two threads), streams that say only which one they are, and autocast for products.
+// copies; it has two devices (and so the engine two threads), streams that say only which one they are, autocast for products, and graphs.
 #include <ATen/EmptyTensor.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/GraphImplInterface.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -18,6 +19,7 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -32,6 +34,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -58,8 +63,58 @@ void* on_host(const void* device) {
   return device ? reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(device) - distance) : nullptr;
 }
 
+// ---- graphs: what is called while one is recorded is noted, not done
+
+// The memory of one graph. What is freed while it is recorded may be given out once more.
+struct Pool {
+  ~Pool() {
+    for (const auto& [host, size] : blocks) {
+      std::free(host);
+    }
+  }
+  void* take(size_t size) {
+    if (const auto known = unused.find(size); known != unused.end()) {
+      void* host = known->second;
+      unused.erase(known);
+      return host;
+    }
+    void* host = std::malloc(size ? size : 1);
+    TORCH_CHECK(host, "the simulated device is out of memory");
+    blocks.emplace(host, size);
+    return host;
+  }
+  std::map<void*, size_t> blocks;
+  std::multimap<size_t, void*> unused;
+};
+
+struct Recording {
+  std::shared_ptr<Pool> pool = std::make_shared<Pool>();
+  std::vector<std::function<void()>> calls;
+};
+
+thread_local Recording* recording = nullptr;
+
+struct Block {
+  std::shared_ptr<Pool> pool;
+  void* host;
+};
+
+void give_back(void* pointer) {
+  const std::unique_ptr<Block> block(static_cast<Block*>(pointer));
+  block->pool->unused.emplace(block->pool->blocks.at(block->host), block->host);
+}
+
+void refuse_while_recording(const std::string& what) {
+  TORCH_CHECK(!recording, "the simulated device: ", what, " while a graph is recorded");
+}
+
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
+    if (recording) {
+      auto block = std::make_unique<Block>(Block{recording->pool, recording->pool->take(size)});
+      void* there = on_device(block->host);
+      return {there, block.release(), &give_back, c10::Device(type, current)};
+    }
     void* host = std::malloc(size ? size : 1);
     TORCH_CHECK(host, "the simulated device is out of memory");
     return {on_device(host), host, &std::free, c10::Device(type, current)};
@@ -106,6 +161,13 @@ struct Unseen {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   const Unseen unseen;
+  if (recording) {
+    if (from.device() != to.device()) {
+      refuse_while_recording("a copy from or to the host");
+    }
+    recording->calls.emplace_back([from = seen_by_host(from), to = seen_by_host(to)] { to.copy_(from); });
+    return to;
+  }
   seen_by_host(to).copy_(seen_by_host(from));
   return to;
 }
@@ -119,6 +181,7 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef sizes, std
     const c10::DeviceGuard guard(self.device());
     auto memory = allocator.allocate(wanted);
     if (storage.nbytes() > 0) {
+      refuse_while_recording("memory that grows");
       allocator.copy_data(memory.get(), storage.data(), storage.nbytes());
     }
     storage.set_data_ptr_noswap(std::move(memory));
@@ -147,7 +210,8 @@ void note(const std::string& op, c10::DeviceIndex device, c10::StreamId stream) 
   }
 }
 
-void refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+// The device whose tensors an op is given, if any.
+std::optional<c10::Device> refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
   std::optional<c10::Device> found;
   const auto visit = [&](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.device().type() == type && tensor.dim() > 0) {
@@ -166,9 +230,107 @@ void refuse_two_devices(const c10::OperatorHandle& op, const torch::jit::Stack& 
       }
     }
   }
-  if (found) {
-    note(op.schema().name(), found->index(), streams[found->index()]);
+  return found;
+}
+
+// Notes what computes results on the host, and returns where they will be.
+using Compute = std::function<std::vector<at::Tensor>()>;
+std::vector<at::Tensor> record(const Compute& compute) {
+  auto* now = std::exchange(recording, nullptr);
+  const auto like = compute();
+  recording = now;
+  std::vector<at::Tensor> results, seen;
+  for (const auto& one : like) {
+    results.push_back(one.defined() ? at::empty_strided(one.sizes(), one.strides(), one.options().device(c10::Device(type, current))) : one);
+    seen.push_back(one.defined() ? seen_by_host(results.back()) : one);
   }
+  recording->calls.emplace_back([compute, seen] {
+    const auto made = compute();
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (made[i].defined()) {
+        seen[i].copy_(made[i]);
+      }
+    }
+  });
+  return results;
+}
+
+// The same for an op of torch's. What it writes to is an argument, or new.
+void record_op(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  TORCH_CHECK(
+      !op.hasTag(at::Tag::data_dependent_output) && op.schema().name() != "aten::nonzero", "the simulated device: ", op.schema().name(),
+      " reads a value while a graph is recorded");
+  const auto num_arguments = static_cast<ptrdiff_t>(op.schema().arguments().size());
+  const torch::jit::Stack arguments(stack->end() - num_arguments, stack->end());
+  torch::jit::drop(*stack, num_arguments);
+  const auto each = [](const torch::jit::Stack& values, const std::function<at::Tensor(const at::Tensor&)>& make) {
+    torch::jit::Stack made;
+    for (const auto& value : values) {
+      if (value.isTensor() && value.toTensor().defined()) {
+        made.emplace_back(make(value.toTensor()));
+      } else if (value.isTensorList()) {
+        std::vector<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          list.push_back(make(tensor));
+        }
+        made.emplace_back(list);
+      } else if (value.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const auto& item : value.toOptionalTensorVector()) {
+          list.push_back(item ? std::optional(make(*item)) : item);
+        }
+        made.emplace_back(list);
+      } else {
+        made.push_back(value);
+      }
+    }
+    return made;
+  };
+  const auto seen = each(arguments, seen_by_host);
+  auto* now = std::exchange(recording, nullptr);
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const auto draws = generator.get_state();
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies; // of arguments, and these
+  auto results = each(arguments, [&copies](const at::Tensor& tensor) {
+    copies.emplace_back(seen_by_host(tensor).clone(), tensor);
+    return copies.back().first;
+  });
+  op.callBoxed(results);
+  generator.set_state(draws);
+  recording = now;
+  torch::jit::Stack made, targets;
+  const std::function<at::Tensor(const at::Tensor&)> place = [&copies](const at::Tensor& result) {
+    for (const auto& [copy, argument] : copies) {
+      if (copy.is_same(result)) {
+        return argument;
+      }
+    }
+    return result.defined() ? at::empty_strided(result.sizes(), result.strides(), result.options().device(c10::Device(type, current))) : result;
+  };
+  made = each(results, place);
+  targets = each(made, seen_by_host);
+  recording->calls.emplace_back([op, seen, targets] {
+    // What the schema does not call written to is not, as in the fallback.
+    torch::jit::Stack values;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const auto* alias = op.schema().arguments()[i].alias_info();
+      values.push_back(seen[i].isTensor() && seen[i].toTensor().defined() && !(alias && alias->isWrite()) ? seen[i].toTensor().clone() : seen[i]);
+    }
+    op.callBoxed(values);
+    const std::function<void(const c10::IValue&, const c10::IValue&)> copy = [](const c10::IValue& from, const c10::IValue& to) {
+      if (from.isTensor() && from.toTensor().defined() && from.toTensor().const_data_ptr() != to.toTensor().const_data_ptr()) {
+        to.toTensor().copy_(from.toTensor());
+      } else if (from.isTensorList()) {
+        for (size_t i = 0; i < from.toTensorVector().size(); ++i) {
+          to.toTensorVector()[i].copy_(from.toTensorVector()[i]);
+        }
+      }
+    };
+    for (size_t i = 0; i < values.size(); ++i) {
+      copy(values[i], targets[i]);
+    }
+  });
+  stack->insert(stack->end(), made.begin(), made.end());
 }
 
 // torch has no kernel of its own for convolutions elsewhere: it names ops that a device is to have.
@@ -178,9 +340,12 @@ at::Tensor convolution(
     c10::SymInt groups) {
   const Unseen unseen;
   const auto added = bias && bias->defined() ? std::optional<at::Tensor>(seen_by_host(*bias)) : std::nullopt;
-  return at::convolution_symint(
-             seen_by_host(input), seen_by_host(weight), added, stride, padding, dilation, is_transposed, output_padding, groups)
-      .to(input.device());
+  const auto compute = [input = seen_by_host(input), weight = seen_by_host(weight), added, stride = stride.vec(), padding = padding.vec(),
+                        dilation = dilation.vec(), is_transposed, output_padding = output_padding.vec(), groups] {
+    return std::vector<at::Tensor>{
+        at::convolution_symint(input, weight, added, stride, padding, dilation, is_transposed, output_padding, groups)};
+  };
+  return recording ? record(compute)[0] : compute()[0].to(input.device());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
@@ -189,11 +354,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     c10::SymInt groups, std::array<bool, 3> wanted) {
   const Unseen unseen;
   const auto bias_sizes = std::vector<c10::SymInt>{is_transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
-  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
-      seen_by_host(grad), seen_by_host(input), seen_by_host(weight), bias_sizes, stride, padding, dilation, is_transposed,
-      output_padding, groups, wanted);
-  const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(input.device()) : made; };
-  return {there(of_input), there(of_weight), there(of_bias)};
+  const auto compute = [grad = seen_by_host(grad), input = seen_by_host(input), weight = seen_by_host(weight), bias_sizes, stride = stride.vec(),
+                        padding = padding.vec(), dilation = dilation.vec(), is_transposed, output_padding = output_padding.vec(), groups, wanted] {
+    const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+        grad, input, weight, bias_sizes, stride, padding, dilation, is_transposed, output_padding, groups, wanted);
+    return std::vector<at::Tensor>{of_input, of_weight, of_bias};
+  };
+  if (recording) {
+    const auto made = record(compute);
+    return {made[0], made[1], made[2]};
+  }
+  const auto made = compute();
+  const auto there = [&](const at::Tensor& one) { return one.defined() ? one.to(input.device()) : one; };
+  return {there(made[0]), there(made[1]), there(made[2])};
 }
 
 // As on CUDA, some of what attention returns is undefined, and with it some of what its backward takes.
@@ -201,6 +374,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::Sym
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout, bool is_causal, bool,
     std::optional<double> scale) {
   const Unseen unseen;
+  refuse_while_recording("attention"); // its kernels of the host are not recorded
   const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
       seen_by_host(query), seen_by_host(key), seen_by_host(value), dropout, is_causal, std::nullopt, scale);
   const auto state = at::empty({2}, query.options().dtype(at::kUInt64)), mask = at::empty({0}, query.options());
@@ -214,6 +388,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     double dropout, bool is_causal, const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
   TORCH_CHECK(!starts_of_queries.defined() && !starts_of_keys.defined(), "what forward returned undefined is defined");
   const Unseen unseen;
+  refuse_while_recording("attention");
   const auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       seen_by_host(grad), seen_by_host(query), seen_by_host(key), seen_by_host(value), seen_by_host(out),
       seen_by_host(sums).transpose(1, 2).contiguous().transpose(1, 2), dropout, is_causal, std::nullopt, scale);
@@ -223,10 +398,54 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto num_arguments = op.schema().arguments().size();
-  refuse_two_devices(op, torch::jit::Stack(stack->end() - static_cast<ptrdiff_t>(num_arguments), stack->end()));
+  const auto found = refuse_two_devices(op, torch::jit::Stack(stack->end() - static_cast<ptrdiff_t>(num_arguments), stack->end()));
+  const auto note_it = [name = op.schema().name(), found] {
+    if (found) {
+      note(name, found->index(), streams[found->index()]);
+    }
+  };
   const Unseen unseen;
+  if (recording) {
+    recording->calls.emplace_back(note_it);
+    return record_op(op, stack);
+  }
+  note_it();
   at::native::cpu_fallback(op, stack);
 }
+
+struct Graph final : at::GraphImplInterface {
+  explicit Graph(const at::GraphImplArgs&) {}
+  void capture_begin(at::MempoolId_t, at::GraphCaptureMode mode) override {
+    TORCH_CHECK(mode == at::GraphCaptureMode::ThreadLocal, "the simulated device records in one thread");
+    TORCH_CHECK(streams[current] != 0, "the simulated device records on a stream of its own, not on the default one");
+    TORCH_CHECK(!recording, "the simulated device records already");
+    recorded = {};
+    recording = &recorded;
+  }
+  void capture_end() override {
+    recording = nullptr;
+  }
+  void instantiate() override {}
+  // What a replay computes depends on nothing that an earlier one left behind.
+  void replay() override {
+    refuse_while_recording("a replay");
+    const Unseen unseen;
+    for (const auto& [host, size] : recorded.pool->blocks) {
+      std::memset(host, 0xff, size);
+    }
+    for (const auto& call : recorded.calls) {
+      call();
+    }
+  }
+  void reset() override {
+    recorded = {};
+  }
+  at::MempoolId_t pool() const override { return {0, 0}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string&) override {}
+
+  Recording recorded;
+};
 
 std::vector<std::string> watch(bool begin) {
   const std::lock_guard lock(calls_lock);
@@ -262,6 +481,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
   bool queryStream(const c10::Stream&) const override { return true; }
+  bool isStreamCapturing(const c10::Stream&) const override { return recording; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeDevice(c10::DeviceIndex) const override {}
 };
@@ -343,6 +563,13 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(exp, fp32)
 }
 
+// Its graphs, once it has its name: torch finds them by that.
+void register_graphs() {
+  at::GraphImplRegistry()->Register(c10::DeviceTypeName(type, false), [](const at::GraphImplArgs& arguments) -> std::unique_ptr<at::GraphImplInterface> {
+    return std::make_unique<Graph>(arguments);
+  });
+}
+
 // Move this thread's sequence number on, by more nodes than a job makes.
 void count_on() {
   for (int i = 0; i < 100'000; i++) {
@@ -352,6 +579,7 @@ void count_on() {
 
 TORCH_LIBRARY(simulated, m) {
   m.def("watch(bool begin) -> str[]", watch);
+  m.def("register_graphs() -> ()", register_graphs);
   m.def("count_on() -> ()", count_on);
   m.def("current_device() -> int", [] { return int64_t(current); });
   m.def("set_device(int index) -> ()", [](int64_t index) { current = static_cast<c10::DeviceIndex>(index); });

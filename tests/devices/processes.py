@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import torch
 
+from gradc import native
 from tests.devices import simulated
 from tests.devices.outcomes import Outcome, on
 
@@ -75,6 +76,8 @@ def _environment() -> dict[str, str]:
 def main(name: str, jobs: Sequence[str]) -> None:
     if name == simulated.NAME:
         simulated.register(BUILD)
+        if native.is_built():
+            native.extension.set_runs_before_graphs(0)  # what runs once or twice is to be replayed, too
     torch.set_num_threads(1)
     device = torch.device(name) if name in ("cpu", "meta") else torch.device(name, 0)
     for job in jobs:

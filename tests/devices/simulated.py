@@ -28,6 +28,7 @@ def register(folder: pathlib.Path) -> None:
     flags = ["-O0", "-g0"]
     cpp_extension.load("simulated_device", [str(SOURCE)], flags, build_directory=str(folder), is_python_module=False)
     torch.utils.rename_privateuse1_backend(NAME)
+    torch.ops.simulated.register_graphs()
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 

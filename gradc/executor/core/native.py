@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gradc import native
+from gradc.config import config
 from gradc.executor.core import interpret
 from gradc.executor.core.plan import plan_spec
 from gradc.ir.program import Program
+from gradc.journal import count, log
 
 Runner = Callable[[list[Any]], list[Any]]
 
@@ -32,7 +34,8 @@ def lower(program: Program) -> Runner:
     if not native.is_built():
         _warn_once()
         return interpret.lower(program)
-    return native.extension.Plan(plan_spec(program, native.extension.out_variants()))
+    _count_device_graphs()
+    return native.extension.Plan(plan_spec(program, native.extension.out_variants()), config.device_graphs)
 
 
 def lower_dispatched(program: Program) -> Runner:
@@ -49,6 +52,17 @@ def lower_dispatched(program: Program) -> Runner:
 def is_plan(runner: Runner) -> bool:
     """True if ``runner`` is a native plan, which C++ can run by itself."""
     return native.is_built() and isinstance(runner, native.extension.Plan)
+
+
+@functools.cache
+def _count_device_graphs() -> None:
+    """From the first plan on, what becomes of plans is counted."""
+    native.extension.tell_of_device_graphs(_note_device_graph)
+
+
+def _note_device_graph(what: str, plan: str) -> None:
+    count("device_graphs", what)
+    log("perf", f"{plan} as a graph of its device: {what}")
 
 
 @functools.cache

@@ -72,7 +72,7 @@ class PlanSpec:
 
     ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
     tensor was when captured, where no size of it is symbolic; ``is_static`` is True if that is known of every input.
-    ``is_dispatched``: calls go through all of torch's dispatcher, in grad mode, so that views and graphs are eager's.
+    ``written``: positions of inputs whose memory some call writes to. ``is_dispatched``: calls go through all of torch's dispatcher, in grad mode, so that views and graphs are eager's.
     """
 
     name: str
@@ -82,6 +82,7 @@ class PlanSpec:
     inputs: tuple[int, ...]
     constants: tuple[tuple[int, torch.Tensor], ...]
     unread: tuple[int, ...]
+    written: tuple[int, ...]
     symbols: tuple[tuple[str, int, int], ...]
     bind: Callable[..., tuple[Any, ...]] | None
     steps: tuple[Step, ...]
@@ -122,6 +123,7 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_d
         inputs=program.inputs,
         constants=tuple(program.constants.items()),
         unread=tuple(deaths.get(-1, ())),
+        written=_written_inputs(program),
         symbols=tuple(program.symbols.values()),
         bind=binder.compile(),
         steps=steps,
@@ -136,6 +138,12 @@ def _check_supported(instruction: Instruction) -> None:
     names = {argument.name for argument in schema.arguments}
     if len(instruction.args) > len(names) or not names >= set(instruction.kwargs):
         raise UnsupportedError("call that does not fit its schema", str(instruction.op), instruction.where)
+
+
+def _written_inputs(program: Program) -> tuple[int, ...]:
+    aliases = Aliases(program.instructions)
+    written = {aliases.root_of(slot) for instruction in program.instructions for slot in instruction.writes}
+    return tuple(position for position, slot in enumerate(program.inputs) if aliases.root_of(slot) in written)
 
 
 def _device(instruction: Instruction, program: Program) -> torch.device | None:

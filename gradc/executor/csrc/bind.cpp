@@ -3,6 +3,7 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
+#include "executor/core/csrc/device_graphs.h"
 #include "executor/core/csrc/devices.h"
 #include "executor/core/csrc/plan.h"
 #include "executor/core/csrc/prove.h"
@@ -55,6 +56,7 @@ class Builder {
     plan_->is_dispatched = spec_.get<bool>("is_dispatched");
     plan_->inputs = spec_.get<std::vector<Index>>("inputs");
     plan_->unread = spec_.get<std::vector<Index>>("unread");
+    plan_->written = spec_.get<std::vector<Index>>("written");
     for (const auto& [slot, tensor] : spec_.all<std::pair<Index, at::Tensor>>("constants")) {
       plan_->owned.emplace_back(slot, tensor);
     }
@@ -375,9 +377,26 @@ void bind_executor(py::module_& module) {
       "have_same_bits", static_cast<bool (*)(const at::Tensor&, const at::Tensor&)>(&have_same_bits), "Of contiguous tensors: -0 is not 0, a NaN is like any other.");
   module.def(
       "prove", &prove_in_python, py::arg("kernel"), py::arg("trial"), "Whether a trial holds for numbers of every kind; tried once for each kernel.");
+  module.def("set_runs_before_graphs", &set_runs_before_graphs, py::arg("runs"), "After how many runs call by call a plan is recorded.");
+  module.def(
+      "tell_of_device_graphs",
+      [](const py::function& tell) {
+        tell_of_device_graphs([tell = keep(tell)](const std::string& what, const std::string& plan) {
+          const py::gil_scoped_acquire gil;
+          (*tell)(what, plan);
+        });
+      },
+      py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
+  module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
-      .def(py::init([](const py::object& spec) { return Builder(spec).build(); }))
+      .def(
+          py::init([](const py::object& spec, bool has_graphs) {
+            auto plan = Builder(spec).build();
+            plan->graphs = has_graphs ? DeviceGraphs::of(*plan) : nullptr;
+            return plan;
+          }),
+          py::arg("spec"), py::arg("has_graphs") = false)
       .def("__call__", torch::wrap_pybind_function(call_plan))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })

@@ -9,6 +9,9 @@
 
 #include "executor/core/csrc/plan.h"
 
+#include <ATen/core/GraphImplInterface.h>
+
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +51,10 @@ struct DeviceKernels {
 };
 
 const DeviceKernels* kernels_of(c10::DeviceType type);
+
+// Whether a device records graphs, and a new one: its own, or what its backend has registered with torch.
+bool has_graphs(c10::DeviceType type);
+std::unique_ptr<at::GraphImplInterface> make_graph(c10::DeviceType type);
 
 // Notes in a step how its device calls it, without the dispatcher. The step is otherwise made.
 void choose_kernels(const Plan& plan, Step& step);

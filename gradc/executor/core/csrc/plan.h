@@ -143,6 +143,7 @@ class Bindings {
 };
 
 class Choice;
+class DeviceGraphs;
 struct DeviceKernels;
 struct Stretch;
 using Stretches = std::vector<std::shared_ptr<const Stretch>>;
@@ -159,6 +160,7 @@ struct Plan {
   bool is_dispatched = false; // runs above autograd, in grad mode: versions, views and graphs are torch's to keep
   std::vector<Index> inputs;
   std::vector<Index> unread;
+  std::vector<Index> written; // positions of inputs whose memory some step writes to
   std::vector<std::pair<Index, c10::IValue>> owned;
   std::vector<Step> steps;
   const DeviceKernels* device = nullptr; // of the first step that has kernels (devices.h); null where none has
@@ -168,6 +170,7 @@ struct Plan {
   std::vector<SymbolSource> symbols;
   std::unique_ptr<Bindings> bindings;
   std::shared_ptr<Choice> choice; // of another way to run it (choice.h); null where there is none
+  std::shared_ptr<DeviceGraphs> graphs; // of its runs (device_graphs.h); null where there can be none
   mutable std::atomic<bool> has_run_as_foreseen = false; // once, to its end, the frame exact
   mutable std::once_flag found;
   mutable Stretches stretches; // by the step that each begins with (devices.h); found in the run after that

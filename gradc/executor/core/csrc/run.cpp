@@ -3,6 +3,7 @@
 #include "csrc/sizes.h"
 #include "executor/core/csrc/below_autograd.h"
 #include "executor/core/csrc/choice.h"
+#include "executor/core/csrc/device_graphs.h"
 #include "executor/core/csrc/devices.h"
 #include "executor/core/csrc/kernels.h"
 #include "executor/core/csrc/versions.h"
@@ -265,6 +266,9 @@ void call_as_eager(const Step& step, Frame& frame) {
 }
 
 std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left) {
+  if (plan.graphs) {
+    return plan.graphs->run(plan, std::move(inputs), left);
+  }
   return plan.choice ? plan.choice->run(plan, std::move(inputs), left) : run_steps(plan, std::move(inputs), left);
 }
 
