@@ -69,9 +69,9 @@ class Config:
             are the same bit for bit. Eager must be faster by a twentieth; it is then counted, call by call, as
             ``counters["uncompiled"]["slower than eager"]``. Not under ``fullgraph=True``, nor with another backend.
             The value in force at ``gradc.compile`` stays, and ``options={"compare_with_eager": ...}`` is one for that call.
-        device_graphs: record what runs on a GPU as graphs of the device (CUDA graphs), after a few runs, and replay them: the same
-            kernels, one launch (default True, also ``GRADC_DEVICE_GRAPHS``). Memory that a graph works in is kept for its next
-            replay. The value in force when a region or a backward is compiled stays with it.
+        device_graphs: record what runs on a GPU as graphs of the device (CUDA graphs), after a few runs, and replay them: the
+            same kernels, one launch (default True, also ``GRADC_DEVICE_GRAPHS``). Memory that a graph works in is kept for its
+            next replay. The value in force when a region or a backward is compiled stays with it.
         verify: how many calls of each compiled function or module, its backward included, run beside in eager, on copies, and
             are compared bit for bit (default 0; also ``GRADC_VERIFY_CALLS=n``): the first ones, and as many whenever something
             is compiled anew. What is not eager's is told and runs eagerly from then on. As it is at ``gradc.compile``, or

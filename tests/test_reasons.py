@@ -43,9 +43,10 @@ IN_CPP = {  # in files below these: the pattern of a name
     "walk": r'throw Unsupported\([^"]*"([^"]+)"(?: : "([^"]+)")?|leaves_a_graph = "([^"]+)"',
     "capture": r'throw Unsupported\("([^"]+)"',
     "executor": r'raise_unsupported\("([^"]+)"',
+    "executor/core": r'return "([^"]+)";|return is_read \? "([^"]+)"|throw std::runtime_error\("([^"]+)"',
     "optim": r'return "([^"]+)"',
 }
-BEFORE_CPP = {"walk": OF_PASSES, "optim": "by torch: "}
+BEFORE_CPP = {"walk": OF_PASSES, "optim": "by torch: ", "executor/core": "by calls: "}
 
 NOT_FOLLOWED = {
     # named where it was made

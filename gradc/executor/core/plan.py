@@ -72,7 +72,8 @@ class PlanSpec:
 
     ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
     tensor was when captured, where no size of it is symbolic; ``is_static`` is True if that is known of every input.
-    ``written``: positions of inputs whose memory some call writes to. ``is_dispatched``: calls go through all of torch's dispatcher, in grad mode, so that views and graphs are eager's.
+    ``written``: positions of inputs whose memory some call writes to. ``is_dispatched``: calls go through all of
+    torch's dispatcher, in grad mode, so that views and graphs are eager's.
     """
 
     name: str
