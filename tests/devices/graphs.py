@@ -276,6 +276,25 @@ def two_streams(device: torch.device) -> None:
 
 
 @program
+def memory_that_another_stream_reads(device: torch.device) -> None:
+    pair = Pair(device)
+    places: list[list[int]] = []
+
+    def step(call: nn.Module, net: nn.Module, number: int) -> None:
+        net.zero_grad()
+        out = call(pair.batch(number))
+        if net is pair.nets[0]:
+            places.append([out.data_ptr()])
+            if number in (5, 6):
+                out.record_stream(torch.Stream(device))
+        out.square().mean().backward()
+        pair.update(net)
+
+    pair.train(10, step)
+    assert places[5] == places[4] and places[5] not in places[6:], places
+
+
+@program
 def a_value_that_the_host_reads(device: torch.device) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x * w)[x > 0].sum()

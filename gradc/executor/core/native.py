@@ -20,6 +20,7 @@ from gradc.executor.core import interpret
 from gradc.executor.core.plan import plan_spec
 from gradc.ir.program import Program
 from gradc.journal import count, log
+from gradc.torch_private.lent_memory import note_streams
 
 Runner = Callable[[list[Any]], list[Any]]
 
@@ -61,8 +62,15 @@ def _count_device_graphs() -> None:
 
 
 def _note_device_graph(what: str, plan: str) -> None:
+    if what == "recorded":
+        _note_streams()
     count("device_graphs", what)
     log("perf", f"{plan} as a graph of its device: {what}")
+
+
+@functools.cache
+def _note_streams() -> None:
+    note_streams(native.extension.keep_lent).apply()
 
 
 @functools.cache

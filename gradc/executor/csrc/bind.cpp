@@ -3,7 +3,7 @@
 
 #include "csrc/keep.h"
 #include "csrc/spec.h"
-#include "executor/core/csrc/device_graphs.h"
+#include "executor/core/csrc/device_graph.h"
 #include "executor/core/csrc/devices.h"
 #include "executor/core/csrc/plan.h"
 #include "executor/core/csrc/prove.h"
@@ -387,6 +387,7 @@ void bind_executor(py::module_& module) {
         });
       },
       py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
+  module.def("keep_lent", &keep_lent, py::arg("tensor"), "The memory of a graph that a tensor lies on is not written again.");
   module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")

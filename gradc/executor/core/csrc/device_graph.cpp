@@ -165,6 +165,13 @@ std::vector<Index> roots_of_versions(const Plan& plan) {
 
 } // namespace
 
+void keep_lent(const at::Tensor& tensor) {
+  if (tensor.has_storage() && tensor.storage().data_ptr().get_deleter() == &give_back) {
+    const auto* memory = static_cast<const std::shared_ptr<LentMemory>*>(tensor.storage().data_ptr().get_context());
+    (*memory)->num_lent.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 std::vector<const void*> places_of(const std::vector<c10::IValue>& inputs) {
   std::vector<const void*> places(inputs.size());
   std::transform(inputs.begin(), inputs.end(), places.begin(), [](const c10::IValue& input) {

@@ -34,6 +34,9 @@ struct DeviceGraphOutput {
   std::optional<size_t> input_of_versions, output_of_versions;
 };
 
+// Never writes to the memory of a tensor again, if it was lent: another stream may read it when all tensors on it are gone.
+void keep_lent(const at::Tensor& tensor);
+
 class DeviceGraph {
  public:
   using Values = std::vector<c10::IValue>;
