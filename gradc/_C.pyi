@@ -241,7 +241,7 @@ class Operation:
     def __init__(self, op: UpdateOp, out: int, a: int, b: int = -1, c: int = -1, number: int = -1) -> None: ...
 
 class Update:
-    def __init__(self, num_operands: int, num_scratch: int, operations: list[Operation]) -> None: ...
+    def __init__(self) -> None: ...  # raises
     def why_not(self, operands: Sequence[Sequence[torch.Tensor]]) -> str: ...
     def run(
         self,
@@ -252,6 +252,27 @@ class Update:
         values: list[float],
     ) -> Any: ...
     def time(self, operands: Sequence[Sequence[torch.Tensor]], numbers: list[float], repeats: int) -> float: ...
+
+class BlockUpdate(Update):
+    def __init__(self, num_operands: int, num_scratch: int, operations: list[Operation]) -> None: ...
+
+class DeviceKernel:
+    def __init__(self, device: torch.device, launch: int, function: int) -> None: ...
+
+def load_cuda_kernel(device: int, cubin: bytes, name: str) -> DeviceKernel: ...
+def is_current_stream_captured() -> bool: ...
+
+class KernelUpdate(Update):
+    def __init__(
+        self,
+        num_writes: list[int],
+        kernel: DeviceKernel,
+        dtype: torch.dtype,
+        num_numbers: int,
+        most_rows: int,
+        elements_of_block: int,
+        num_threads: int,
+    ) -> None: ...
 
 def compute(arithmetic: Sequence[tuple[str, float]], rate: float, count: float) -> list[float] | None: ...
 

@@ -40,7 +40,7 @@ class LearnedGroups:
 
     def update(self, optimizer: Any) -> int:
         learned = self._of_optimizers.get(optimizer)
-        if not learned or not depends_on_groups_alone(optimizer):
+        if not learned or not depends_on_groups_alone(optimizer) or native.extension.is_current_stream_captured():
             return 0
         groups, state, steps = optimizer.param_groups, optimizer.state, list[Any]()
         for number, group in enumerate(groups):

@@ -381,8 +381,8 @@ def test_a_formula_with_other_bits_is_not_used(call, monkeypatch):
 def test_an_update_refuses_operations_that_make_no_sense():
     extension = native.extension
     with pytest.raises(ValueError, match="names value 7, which there is not"):
-        extension.Update(2, 1, [extension.Operation(extension.UpdateOp.neg, 7, 0)])
+        extension.BlockUpdate(2, 1, [extension.Operation(extension.UpdateOp.neg, 7, 0)])
     with pytest.raises(ValueError, match="a result and at least one operand"):
-        extension.Update(2, 1, [extension.Operation(extension.UpdateOp.neg, -1, 0)])
+        extension.BlockUpdate(2, 1, [extension.Operation(extension.UpdateOp.neg, -1, 0)])
     with pytest.raises(ValueError, match="from 2 operands on, and at most 12 values"):
-        extension.Update(2, 100, [])
+        extension.BlockUpdate(2, 100, [])

@@ -2,6 +2,7 @@
 
 #include "csrc/class_versions.h"
 #include "csrc/listening.h"
+#include "optim/csrc/device_kernel.h"
 #include "optim/csrc/names.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ void QuickSteps::learn(const py::object& optimizer, std::vector<std::shared_ptr<
 
 bool QuickSteps::step(PyObject* optimizer) {
   const Known* own = find(optimizer);
-  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening()) {
+  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening() || is_current_stream_captured()) {
     return false;
   }
   const py::object attributes = attributes_of(optimizer);
