@@ -2,18 +2,21 @@
 
     source_of: (formula, dtype, most_rows, ops) -> the text of ``update``, in C++ as NVRTC takes it
 
-A block of threads works on ELEMENTS elements of one parameter. What it works on comes with the launch, by value: the formula's
-numbers, and a row for each parameter (where its operands lie, their size, how many blocks are before it). Each op rounds as
-ATen's kernel over lists of tensors does, once or as a fused multiply-add; nothing is contracted across ops (``--fmad=false``).
+A block of threads works on ELEMENTS elements of one parameter, each thread on some that lie one behind the other. What it works
+on comes with the launch, by value: the formula's numbers, and a row for each parameter (where its operands lie, their size, how
+many blocks are before it). Each op rounds as ATen's kernel over lists of tensors does, once or as a fused multiply-add; nothing
+is contracted across ops (``--fmad=false``).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 
 import torch
 
-from gradc.optim.formulas import Call, Formula
+from gradc.optim.formulas import Formula
 
 THREADS, ELEMENTS = 256, 1024
 NAME = "update"
@@ -70,15 +73,29 @@ __device__ unsigned row_of(const Arguments& arguments, unsigned block) {{
   return low;
 }}
 
+__device__ inline void update_element(const Real* numbers, {parameters}) {{
+{statements}
+}}
+
+struct alignas(16) Pack {{
+  Real elements[{per_thread}];
+}};
+
 extern "C" __global__ void {name}(const __grid_constant__ Arguments arguments) {{
   const Row& row = arguments.rows[row_of(arguments, blockIdx.x)];
 {pointers}
-  const long long begin = (long long)(blockIdx.x - row.first_block) * {elements} + threadIdx.x;
+  const long long begin = (long long)(blockIdx.x - row.first_block) * {elements} + threadIdx.x * {per_thread};
+  const bool is_aligned = ({addresses}) % sizeof(Pack) == 0;
+  if (is_aligned && begin + {per_thread} <= row.size) {{
+{packs}
 #pragma unroll
-  for (int part = 0; part < {num_parts}; ++part) {{
-    const long long i = begin + part * {threads};
-    if (i < row.size) {{
-{statements}
+    for (int i = 0; i < {per_thread}; ++i) {{
+      update_element(arguments.numbers, {packed});
+    }}
+{stores}
+  }} else {{
+    for (long long i = begin; i < begin + {per_thread} && i < row.size; ++i) {{
+      update_element(arguments.numbers, {single});
     }}
   }}
 }}
@@ -88,23 +105,33 @@ extern "C" __global__ void {name}(const __grid_constant__ Arguments arguments) {
 def source_of(formula: Formula, dtype: torch.dtype, most_rows: int, ops: dict[str, str] = ON_CUDA) -> str:
     """See the module's docstring. ``ops`` says how each op rounds."""
     real, intrinsics = _OF_DTYPE[dtype]
-    num_numbers = sum(call.number is not None for call in formula.calls)
+    used = [name for name in formula.operands if any(name in (*call.values, call.out) for call in formula.calls)]
+    written = [name for name in used if any(name == call.out for call in formula.calls)]
     return _TEXT.format(
         real=real,
         num_operands=len(formula.operands),
         operands=", ".join(formula.operands),
-        num_numbers=max(num_numbers, 1),
+        num_numbers=max(sum(call.number is not None for call in formula.calls), 1),
         most_rows=most_rows,
         functions=_functions(
             dict.fromkeys(call.op for call in formula.calls), ops, dict(zip(_ROUNDED, intrinsics, strict=True))
         ),
+        parameters=", ".join(f"Real{'&' if name in written else ''} {name}" for name in used),
+        statements="\n".join(f"  {statement}" for statement in _statements(formula)),
+        per_thread=ELEMENTS // THREADS,
         name=NAME,
-        pointers="\n".join(_pointers(formula)),
+        pointers=_lines(f"  Real* const __restrict__ {name}s = row.operands[{formula.operands.index(name)}];" for name in used),
         elements=ELEMENTS,
-        threads=THREADS,
-        num_parts=ELEMENTS // THREADS,
-        statements="\n".join(f"      {statement}" for statement in _statements(formula)),
+        addresses=" | ".join(f"(unsigned long long){name}s" for name in used),
+        packs=_lines(f"    Pack {name} = *(const Pack*)({name}s + begin);" for name in used),
+        packed=", ".join(f"{name}.elements[i]" for name in used),
+        stores=_lines(f"    *(Pack*)({name}s + begin) = {name};" for name in written),
+        single=", ".join(f"{name}s[i]" for name in used),
     )
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
 
 
 def _functions(used: dict[str, None], ops: dict[str, str], intrinsics: dict[str, str]) -> str:
@@ -113,34 +140,13 @@ def _functions(used: dict[str, None], ops: dict[str, str], intrinsics: dict[str,
         names = [name for name in ("a", "b", "c", "number") if re.search(rf"\b{name}\b", ops[op])]
         expression = re.sub(r"\b[a-z]+(?=\()", lambda found: intrinsics[found[0]], ops[op])
         parameters = ", ".join(f"Real {name}" for name in names)
-        texts.append(f"__device__ inline Real {_function(op)}({parameters}) {{\n  return {expression};\n}}")
-    return "\n".join(texts)
+        texts.append(f"__device__ inline Real {op}_op({parameters}) {{\n  return {expression};\n}}")
+    return _lines(texts)
 
 
-def _function(op: str) -> str:
-    return f"{op}_op"
-
-
-def _pointers(formula: Formula) -> list[str]:
-    used = {name for call in formula.calls for name in (*call.values, call.out)}
-    places = [(place, name) for place, name in enumerate(formula.operands) if name in used]
-    return [f"  Real* const __restrict__ {name}s = row.operands[{place}];" for place, name in places]
-
-
-def _statements(formula: Formula) -> list[str]:
-    """Operands are read once, before all calls, and those that a call has written are written once, behind them."""
-    known, numbers = set(formula.operands), iter(range(len(formula.calls)))
-    written = dict.fromkeys(call.out for call in formula.calls if call.out in formula.operands)
-    read = {name for call in formula.calls for name in call.values}
-    lines = [f"Real {name} = {name}s[i];" for name in formula.operands if name in read]
+def _statements(formula: Formula) -> Iterator[str]:
+    known, numbers = set(formula.operands), itertools.count()
     for call in formula.calls:
-        lines.append(f"{'' if call.out in known else 'Real '}{call.out} = {_called(call, numbers)};")
+        values = [*call.values, *([] if call.number is None else [f"numbers[{next(numbers)}]"])]
+        yield f"{'' if call.out in known else 'Real '}{call.out} = {call.op}_op({', '.join(values)});"
         known.add(call.out)
-    return lines + [f"{name}s[i] = {name};" for name in written]
-
-
-def _called(call: Call, numbers: object) -> str:
-    values = list(call.values)
-    if call.number is not None:
-        values.append(f"arguments.numbers[{next(numbers)}]")  # type: ignore[call-overload]
-    return f"{_function(call.op)}({', '.join(values)})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from gradc.torch_private.optimizers import (
     Closure,
     Group,
     Step,
+    asks_whether_captured,
     has_zero_grad_of_torch,
     is_seen_by_schedules,
     known_steps,
@@ -90,7 +92,7 @@ def native_step_of(
     name = known_steps().get(step)
     if name is None:
         return None
-    rule, learned = RULES[name], LearnedGroups()
+    rule, learned = RULES[name], LearnedGroups(asks_whether_captured(step))
     arithmetic = functools.partial(update_group, rule, learned, refused)
     update_first = functools.partial(_update_first, learned) if rule.is_gathered and native.is_built() else None
     return step_with(step, name, arithmetic, around_closure, _is_observed, update_first, learned.quick)
@@ -230,9 +232,17 @@ def run(formula: Formula, columns: Columns, settings: Settings) -> None:
         products = _next_products(settings, columns["mu_product"], counts)
         keys, scalars, values = list(zip(counts, products, strict=True)), scalars + columns["mu_product"], counts + products
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
+    is_beyond = any(map(_is_beyond, itertools.chain(*numbers.values())))
+    if is_beyond and any(param.dtype == torch.float32 for param in columns["param"]):
+        raise OverflowError("a number that is none in float32")
     places = {key: place for place, key in enumerate(numbers)}
     _update_of(formula, columns["param"]).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
     columns.update({name: [tensor.data for tensor in columns[name]] for name in formula.made})  # as new, for their versions
+
+
+def _is_beyond(number: float) -> bool:
+    """True for a number that torch refuses to convert to float32."""
+    return math.isfinite(number) and abs(number) > torch.finfo(torch.float32).max
 
 
 def _made(formula: Formula, columns: Columns) -> Columns:

@@ -206,7 +206,7 @@ def _is_read_by_torch(optimizer: Any) -> bool:
 def depends_on_groups_alone(optimizer: Any) -> bool:
     """True if the step of an optimizer of torch's, not of a subclass, does nothing but update each group by its settings.
 
-    Also, torch asks an accelerator whether it captures a graph: who leaves the step out has to ask, too.
+    Some ask an accelerator whether it captures a graph (``asks_whether_captured``): who leaves such a step out has to ask, too.
     """
     return (
         type(optimizer) in _OF_CLASS
@@ -214,6 +214,11 @@ def depends_on_groups_alone(optimizer: Any) -> bool:
         and vars(optimizer).keys().isdisjoint(DECIDE)
         and optimizer.defaults.get("differentiable") is False
     )
+
+
+def asks_whether_captured(step: Step) -> bool:
+    """True for a step that refuses to be captured in an accelerator's graph without ``capturable``."""
+    return "_accelerator_graph_capture_health_check" in _innermost(step).__code__.co_names
 
 
 def _reader_of(kind: Any) -> Any:

@@ -163,8 +163,8 @@ void bind_optim(py::module_& module) {
   py::class_<QuickSteps, std::shared_ptr<QuickSteps>> steps(module, "QuickSteps", "The steps of optimizers whose groups are known.");
   steps
       .def(
-          py::init<std::vector<py::str>, std::vector<py::dict>, py::object>(), py::arg("that_decide"), py::arg("hooks"),
-          py::arg("counters"))
+          py::init<std::vector<py::str>, std::vector<py::dict>, py::object, bool>(), py::arg("that_decide"), py::arg("hooks"),
+          py::arg("counters"), py::arg("asks_whether_captured"))
       .def("learn", &QuickSteps::learn, py::arg("optimizer"), py::arg("groups"));
   bind_quickly<&QuickSteps::step>(steps);
   module.def(

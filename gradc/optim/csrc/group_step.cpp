@@ -8,7 +8,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace py = pybind11;
@@ -124,7 +126,7 @@ bool GroupStep::step(PyObject* group, PyObject* state) {
       return false;
     }
     Counts found; // from here on no Python runs
-    if (item(group, names().rate) != rate.ptr() || !read_members(item(group, names().params), state, found)) {
+    if (item(group, names().rate) != rate.ptr() || !read_members(item(group, names().params), state, found) || !do_numbers_fit()) {
       return false;
     }
     const bool is_expected = found == counts;
@@ -147,7 +149,7 @@ bool GroupStep::prepare(PyObject* group, PyObject* state) {
   }
   Counts found;
   return compute_numbers(item(group, names().rate), expected_) && read_members(item(group, names().params), state, found) &&
-      found == expected_ && !is_large_ &&
+      do_numbers_fit() && found == expected_ && !is_large_ &&
       std::all_of(members_.rows.begin(), members_.rows.end(), [this](const auto& row) { return is_known(row[0]->scalar_type()); });
 }
 
@@ -276,6 +278,15 @@ bool GroupStep::add_counts(Counts& counts) {
     }
   }
   return true;
+}
+
+// False for a number that is none in float32, which torch refuses.
+bool GroupStep::do_numbers_fit() const {
+  constexpr double most = std::numeric_limits<float>::max();
+  const auto is_float = [](const Update::Row& row) { return row[0]->scalar_type() == at::kFloat; };
+  const auto is_beyond = [](double number) { return std::isfinite(number) && std::abs(number) > most; };
+  const auto has_any_beyond = [&](const std::vector<double>& own) { return std::any_of(own.begin(), own.end(), is_beyond); };
+  return !std::any_of(numbers_.begin(), numbers_.end(), has_any_beyond) || !std::any_of(members_.rows.begin(), members_.rows.end(), is_float);
 }
 
 void GroupStep::add_places_of_counts(std::vector<const void*>& places) const {

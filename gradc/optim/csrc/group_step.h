@@ -75,6 +75,7 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   bool read_members(PyObject* params, PyObject* state, Counts& counts);
   bool read_state(PyObject* own, Update::Row& row, const at::Tensor*& count_of_steps, KnownState& known) const;
   bool add_counts(Counts& counts);
+  bool do_numbers_fit() const;
   bool is_known(at::ScalarType dtype) const;
   bool are_proven();
   void run(const Counts& counts);
