@@ -62,7 +62,7 @@ NOT_FOLLOWED = {
     "traced.failure",
     "what.kind",
     # in C++
-    "prepared(formula).why_not(operands)",
+    "_update_of(formula, params).why_not(operands)",
     "native.extension.why_not_scalars(scalars)",
     # Dynamo's words, and those of errors in eager's copy
     "kind.strip()",

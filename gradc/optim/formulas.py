@@ -1,10 +1,12 @@
 """The update of each optimizer as data: the calls that torch's own step makes on each parameter, in their order.
 
     adam, nadam, radam, adamax, sgd, rmsprop, adagrad, adadelta: choices -> Formula
+    foreach_nadam, foreach_radam, foreach_sgd, ...: choices -> Formula, where torch updates lists of tensors by other calls
 
 A Formula names its operands (the parameter, its gradient, its state) and lists operations on them; ``numbers`` says what each
 named number is, given the settings of a parameter group and the step count, as torch's step computes it in Python: there,
-here and in C++ (``arithmetic.py``) ``beta ** step`` rounds alike. Source of each: ``_single_tensor_*`` in torch.optim.
+here and in C++ (``arithmetic.py``) ``beta ** step`` rounds alike. Source of each: ``_single_tensor_*`` in torch.optim, and of
+what is named foreach ``_multi_tensor_*``, which is torch's choice on CUDA. Where both make the same calls there is one formula.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ class Formula:
     calls: tuple[Call, ...]
     made: tuple[str, ...] = ()
     first_step: int = 0
+
+    @property
+    def num_writes(self) -> list[int]:
+        """How often each operand is written."""
+        return [sum(call.out == name for call in self.calls) for name in self.operands]
 
     @property
     def scratch(self) -> tuple[str, ...]:
@@ -85,6 +92,20 @@ def nadam(maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
     return Formula(("param", "grad", "exp_avg", "exp_avg_sq"), tuple(calls))
 
 
+@functools.cache
+def foreach_nadam(maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
+    """NAdam over lists, which takes the root before it corrects the bias."""
+    single = nadam(maximize, has_decay, is_decoupled)
+    calls = [call for call in single.calls if "denom" not in call.out]
+    place = next(place for place, call in enumerate(calls) if call.op == "addcdiv")
+    denom = [
+        Call("sqrt", "denom", ("exp_avg_sq",)),
+        Call("div", "denom", ("denom",), lambda s, step: (1 - s["beta2"] ** step) ** 0.5),
+        Call("add_number", "denom", ("denom",), lambda s, _: s["eps"]),
+    ]
+    return Formula(single.operands, (*calls[:place], *denom, *calls[place:]))
+
+
 def momentum_of_nadam(settings: Settings, step: float) -> float:
     """Dozat's mu of this step, warmed up."""
     mu: float = settings["beta1"] * (1.0 - 0.5 * (0.96 ** (step * settings["momentum_decay"])))
@@ -118,6 +139,39 @@ def radam(is_rectified: bool, maximize: bool, has_decay: bool, is_decoupled: boo
     return Formula(("param", "grad", "exp_avg", "exp_avg_sq"), tuple(calls), first_step=1000 if is_rectified else 0)
 
 
+@functools.cache
+def foreach_radam(is_rectified: bool, maximize: bool, has_decay: bool, is_decoupled: bool) -> Formula:
+    """RAdam over lists: the same calls for steps of both kinds, where the numbers of the other kind are zeros."""
+    calls, _ = _begin_adam(maximize, has_decay, is_decoupled)
+    calls += [
+        Call("sqrt", "size", ("exp_avg_sq",)),
+        Call("add_number", "size", ("size",), lambda s, _: s["eps"]),
+        Call("div", "size", ("size",), _rectified_size_of_radam),
+        Call("reciprocal", "size", ("size",)),
+        Call("add_number", "size", ("size",), _plain_size_of_radam),
+        Call("addcmul", "param", ("param", "exp_avg", "size"), lambda s, _: 1),
+    ]
+    return Formula(("param", "grad", "exp_avg", "exp_avg_sq"), tuple(calls), first_step=1000 if is_rectified else 0)
+
+
+def _rectified_size_of_radam(settings: Settings, step: float) -> float:
+    correction = 1 - settings["beta1"] ** step
+    size: float = (
+        ((1 - settings["beta2"] ** step) ** 0.5) * (settings["lr"] * _rectification_if_any(settings, step) / correction) * -1
+    )
+    return size
+
+
+def _plain_size_of_radam(settings: Settings, step: float) -> float:
+    kept = 0 if _rectification_if_any(settings, step) > 0 else 1.0
+    size: float = (settings["lr"] * kept / (1 - settings["beta1"] ** step)) * -1
+    return size
+
+
+def _rectification_if_any(settings: Settings, step: float) -> float:
+    return _rectification_of_radam(settings, step) if rho_of_radam(settings, step)[1] > 5 else 0
+
+
 def rho_of_radam(settings: Settings, step: float) -> tuple[float, float]:
     """The length of the moving average, at last and at ``step``."""
     beta2 = settings["beta2"]
@@ -132,7 +186,7 @@ def _rectification_of_radam(settings: Settings, step: float) -> float:
 
 
 @functools.cache
-def sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+def sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool, ahead: str = "ahead") -> Formula:
     """Stochastic gradient descent, with a momentum buffer that is there already (Sutskever et al. 2013: ``nesterov``)."""
     calls, grad = _begin(maximize, has_decay)
     if has_momentum:
@@ -141,14 +195,14 @@ def sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool) -> 
             Call("add", "momentum_buffer", ("momentum_buffer", grad), lambda s, _: 1 - s["dampening"]),
         ]
         if nesterov:
-            calls.append(Call("add", "ahead", (grad, "momentum_buffer"), lambda s, _: s["momentum"]))
-        grad = "ahead" if nesterov else "momentum_buffer"
+            calls.append(Call("add", ahead, (grad, "momentum_buffer"), lambda s, _: s["momentum"]))
+        grad = ahead if nesterov else "momentum_buffer"
     calls.append(Call("add", "param", ("param", grad), lambda s, _: -s["lr"]))
     return Formula(("param", "grad", *(["momentum_buffer"] if has_momentum else [])), tuple(calls))
 
 
 @functools.cache
-def first_sgd(nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+def first_sgd(nesterov: bool, maximize: bool, has_decay: bool, ahead: str = "ahead") -> Formula:
     """The first step with momentum, which makes the buffer: of the gradient, with its decay."""
     calls, buffer = list[Call](), "momentum_buffer"
     if maximize:
@@ -156,9 +210,19 @@ def first_sgd(nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
     if has_decay:
         calls.append(Call("add", buffer, (buffer, "param"), lambda s, _: s["weight_decay"]))
     if nesterov:
-        calls.append(Call("add", "ahead", (buffer, buffer), lambda s, _: s["momentum"]))
-    calls.append(Call("add", "param", ("param", "ahead" if nesterov else buffer), lambda s, _: -s["lr"]))
+        calls.append(Call("add", ahead, (buffer, buffer), lambda s, _: s["momentum"]))
+    calls.append(Call("add", "param", ("param", ahead if nesterov else buffer), lambda s, _: -s["lr"]))
     return Formula(("param", "grad", buffer), tuple(calls), made=(buffer,))
+
+
+def foreach_sgd(has_momentum: bool, nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+    """SGD over lists, which looks ahead (Nesterov) in the gradients themselves where it made no others: ``p.grad`` changes."""
+    return sgd(has_momentum, nesterov, maximize, has_decay, "ahead" if maximize or has_decay else "grad")
+
+
+def foreach_first_sgd(nesterov: bool, maximize: bool, has_decay: bool) -> Formula:
+    """The first step of ``foreach_sgd`` with momentum."""
+    return first_sgd(nesterov, maximize, has_decay, "ahead" if maximize or has_decay else "grad")
 
 
 @functools.cache
@@ -199,6 +263,20 @@ def adagrad(maximize: bool, has_decay: bool) -> Formula:
         Call("sqrt", "std", ("state_sum",)),
         Call("add_number", "std", ("std",), lambda s, _: s["eps"]),
         Call("addcdiv", "param", ("param", grad, "std"), lambda s, step: -(s["lr"] / (1 + (step - 1) * s["lr_decay"]))),
+    ]
+    return Formula(("param", "grad", "state_sum"), tuple(calls))
+
+
+@functools.cache
+def foreach_adagrad(maximize: bool, has_decay: bool) -> Formula:
+    """Adagrad over lists, which has the size of the step in the numerator."""
+    calls, grad = _begin(maximize, has_decay)
+    calls += [
+        Call("addcmul", "state_sum", ("state_sum", grad, grad), lambda s, _: 1),
+        Call("sqrt", "std", ("state_sum",)),
+        Call("add_number", "std", ("std",), lambda s, _: s["eps"]),
+        Call("mul", "numerator", (grad,), lambda s, step: -s["lr"] / (1 + (step - 1) * s["lr_decay"])),
+        Call("addcdiv", "param", ("param", "numerator", "std"), lambda s, _: 1),
     ]
     return Formula(("param", "grad", "state_sum"), tuple(calls))
 

@@ -24,11 +24,12 @@ _READ_ANEW = ("params", "lr")
 
 
 class LearnedGroups:
-    """For the optimizers of one class."""
+    """For the optimizers of one class, whose step asks whether a graph is captured or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, asks_whether_captured: bool) -> None:
+        self._asks = asks_whether_captured
         self._of_optimizers: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
-        self.quick: Any = native.extension.QuickSteps(DECIDE, HOOKS_OF_ALL, counters) if native.is_built() else None
+        self.quick: Any = native.extension.QuickSteps(DECIDE, HOOKS_OF_ALL, counters, self._asks) if native.is_built() else None
 
     def learn(self, group: Group, settings: Settings, step: Any) -> None:
         own = group.settings
@@ -41,6 +42,8 @@ class LearnedGroups:
     def update(self, optimizer: Any) -> int:
         learned = self._of_optimizers.get(optimizer)
         if not learned or not depends_on_groups_alone(optimizer):
+            return 0
+        if self._asks and native.extension.is_current_stream_captured():
             return 0
         groups, state, steps = optimizer.param_groups, optimizer.state, list[Any]()
         for number, group in enumerate(groups):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from gradc.errors import ConfigError
 from gradc.journal import count, log
 from gradc.optim import formulas, proof
 from gradc.optim.arithmetic import written_down
+from gradc.optim.cards import Card, card_of, update_for, why_no_kernel
 from gradc.optim.formulas import Formula, Settings
 from gradc.optim.learned_groups import LearnedGroups
 from gradc.optim.rules import RULES, Columns, Rule
@@ -33,6 +35,7 @@ from gradc.torch_private.optimizers import (
     Closure,
     Group,
     Step,
+    asks_whether_captured,
     has_zero_grad_of_torch,
     is_seen_by_schedules,
     known_steps,
@@ -89,7 +92,7 @@ def native_step_of(
     name = known_steps().get(step)
     if name is None:
         return None
-    rule, learned = RULES[name], LearnedGroups()
+    rule, learned = RULES[name], LearnedGroups(asks_whether_captured(step))
     arithmetic = functools.partial(update_group, rule, learned, refused)
     update_first = functools.partial(_update_first, learned) if rule.is_gathered and native.is_built() else None
     return step_with(step, name, arithmetic, around_closure, _is_observed, update_first, learned.quick)
@@ -135,13 +138,15 @@ def update_group(
             return learned.learn(group, settings, step)
         settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
-    reason = _unusual_setting(rule, settings) or _unusual_surroundings() or _unusual_tensors(named)
+    card = card_of(named["param"])
+    reason = _unusual_setting(rule, settings, card) or _unusual_surroundings() or _unusual_tensors(named)
     parts, reason = ([], reason) if reason else _parts(rule, settings, named)
+    reason = reason or _uneven_parts(rule, settings, card, parts)
     if reason:
         return _by_torch(reason, refused, original, columns, settings)
     for places, case in parts:
         part = {name: column[places] for name, column in named.items()}
-        formula = rule.formula(settings, case)
+        formula = rule.formula_for(settings, case, card is not None)
         if reason := _run_unless(rule, original, formula, part, settings):
             _by_torch(reason, refused, original, list(part.values()), settings)
         else:
@@ -153,14 +158,17 @@ def update_group(
 
 def _step_of_group(rule: Rule, original: Callable[..., None], group: Group, settings: Settings) -> Any:
     """The native step of a group as it lies in its optimizer; None if anything about its settings is unusual."""
-    if _unusual_setting(rule, settings) or _unusual_surroundings():
+    card = card_of(group.params)
+    if _unusual_setting(rule, settings, card) or _unusual_surroundings():
         return None
-    formula = rule.formula(settings, False)
+    formula = rule.formula_for(settings, False, card is not None)
+    if card and why_no_kernel(formula, card, group.params):
+        return None
     numbers = functools.partial(_numbers_if_real, formula, settings)
     arithmetic = written_down(lambda lr, step: formula.numbers({**settings, "lr": lr}, step)) or ()
-    is_proven = functools.partial(_is_proven, rule, original, formula, settings)
+    is_proven = functools.partial(_is_proven, rule, original, formula, settings, card)
     keys = _keys_of_state(rule, formula)
-    return native.extension.GroupStep(group.settings, prepared(formula), keys, numbers, arithmetic, is_proven)
+    return native.extension.GroupStep(group.settings, _update_of(formula, group.params), keys, numbers, arithmetic, is_proven)
 
 
 def _keys_of_state(rule: Rule, formula: Formula) -> list[str]:
@@ -187,6 +195,12 @@ def _parts(rule: Rule, settings: Settings, named: Columns) -> tuple[list[tuple[s
         return [(slice(own[0], own[-1] + 1), case) for case, own in ((case, list(own)) for case, own in grouped)], ""
     except _NO_NUMBERS:
         return [], _ODD_SETTINGS
+
+
+def _uneven_parts(rule: Rule, settings: Settings, card: Card | None, parts: list[tuple[slice, bool]]) -> str:
+    """torch makes state that only some parameters have one by one: other calls than those over lists."""
+    is_making = card and len(parts) > 1 and any(rule.formula_for(settings, case, True).made for _, case in parts)
+    return "state that only some parameters have" if is_making else ""
 
 
 def _run_unless(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
@@ -218,9 +232,17 @@ def run(formula: Formula, columns: Columns, settings: Settings) -> None:
         products = _next_products(settings, columns["mu_product"], counts)
         keys, scalars, values = list(zip(counts, products, strict=True)), scalars + columns["mu_product"], counts + products
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
+    is_beyond = any(map(_is_beyond, itertools.chain(*numbers.values())))
+    if is_beyond and any(param.dtype == torch.float32 for param in columns["param"]):
+        raise OverflowError("a number that is none in float32")
     places = {key: place for place, key in enumerate(numbers)}
-    prepared(formula).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
+    _update_of(formula, columns["param"]).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)
     columns.update({name: [tensor.data for tensor in columns[name]] for name in formula.made})  # as new, for their versions
+
+
+def _is_beyond(number: float) -> bool:
+    """True for a number that torch refuses to convert to float32."""
+    return math.isfinite(number) and abs(number) > torch.finfo(torch.float32).max
 
 
 def _made(formula: Formula, columns: Columns) -> Columns:
@@ -246,9 +268,14 @@ def _next_products(settings: Settings, products: list[Any], counts: list[float])
     return [(product * formulas.momentum_of_nadam(settings, step)).item() for product, step in pairs]
 
 
-def _unusual_setting(rule: Rule, settings: Settings) -> str:
-    """The first setting that only torch's own function serves, in words; "" if there is none."""
-    for flag in _FLAGS:
+def _unusual_setting(rule: Rule, settings: Settings, card: Card | None) -> str:
+    """The first setting that only torch's own function serves, in words; "" if there is none.
+
+    On a card "foreach" is what torch does by itself, and what it has to be told is to do otherwise.
+    """
+    if card and settings.get("foreach") is False:
+        return "foreach=False is asked for"
+    for flag in _FLAGS[1:] if card else _FLAGS:
         if settings.get(flag) is not None and settings[flag] is not False:
             return f"{flag} is asked for"
     return next((f"{name} that is no number" for name in rule.numbers if not isinstance(settings[name], (int, float))), "")
@@ -275,11 +302,13 @@ def _unusual_tensors(named: Columns) -> str:
 def _why_not_native(rule: Rule, original: Callable[..., None], formula: Formula, columns: Columns, settings: Settings) -> str:
     made = _made(formula, columns)
     operands = [(made if name in made else columns)[name] for name in formula.operands]
-    reason = prepared(formula).why_not(operands)
-    if reason:
+    params, dtypes = columns["param"], {param.dtype for param in columns["param"]}
+    card = card_of(params)
+    if reason := why_no_kernel(formula, card, params) if card else "":
+        return reason
+    if reason := _update_of(formula, params).why_not(operands):
         return str(reason)
-    dtypes = {param.dtype for param in columns["param"]}
-    are_proven = all(_is_proven(rule, original, formula, settings, dtype) for dtype in dtypes)
+    are_proven = all(_is_proven(rule, original, formula, settings, card, dtype) for dtype in dtypes)
     return "" if are_proven else "other bits than torch's on this machine"
 
 
@@ -293,13 +322,21 @@ def _unusual_scalars(columns: Columns) -> str:
     return ""
 
 
-def _is_proven(rule: Rule, original: Callable[..., None], formula: Formula, settings: Settings, dtype: torch.dtype) -> bool:
-    return proof.is_proven(rule.columns, original, formula, run, settings, dtype)
+def _is_proven(
+    rule: Rule, original: Callable[..., None], formula: Formula, settings: Settings, card: Card | None, dtype: torch.dtype
+) -> bool:
+    return proof.is_proven(rule.columns, original, formula, run, settings, card, dtype)
+
+
+def _update_of(formula: Formula, params: Sequence[Any]) -> Any:
+    """The native form of ``formula`` for these parameters, where they lie."""
+    card = card_of(params)
+    return update_for(formula, card, params) if card else prepared(formula)
 
 
 @functools.cache
 def prepared(formula: Formula) -> Any:
-    """The native form of ``formula``."""
+    """The native form of ``formula`` on the host."""
     position = {name: number for number, name in enumerate((*formula.operands, *formula.scratch))}
     operations, num_numbers = [], 0
     for call in formula.calls:
@@ -308,4 +345,4 @@ def prepared(formula: Formula) -> Any:
         values = dict(zip("abc", (position[name] for name in call.values)))
         op = getattr(native.extension.UpdateOp, call.op)
         operations.append(native.extension.Operation(op, position[call.out], **values, number=number))
-    return native.extension.Update(len(formula.operands), len(formula.scratch), operations)
+    return native.extension.BlockUpdate(len(formula.operands), len(formula.scratch), operations)

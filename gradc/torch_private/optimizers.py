@@ -206,15 +206,19 @@ def _is_read_by_torch(optimizer: Any) -> bool:
 def depends_on_groups_alone(optimizer: Any) -> bool:
     """True if the step of an optimizer of torch's, not of a subclass, does nothing but update each group by its settings.
 
-    torch asks an accelerator at each step whether it captures a graph: so not where there is one.
+    Some ask an accelerator whether it captures a graph (``asks_whether_captured``): who leaves such a step out has to ask, too.
     """
     return (
         type(optimizer) in _OF_CLASS
         and _reader_of(type(optimizer)) in _READERS
         and vars(optimizer).keys().isdisjoint(DECIDE)
         and optimizer.defaults.get("differentiable") is False
-        and not _has_accelerator()
     )
+
+
+def asks_whether_captured(step: Step) -> bool:
+    """True for a step that refuses to be captured in an accelerator's graph without ``capturable``."""
+    return "_accelerator_graph_capture_health_check" in _innermost(step).__code__.co_names
 
 
 def _reader_of(kind: Any) -> Any:
@@ -228,11 +232,6 @@ _DYNAMO = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.p
 _READERS = {_reader_of(kind) for kind in _OF_CLASS}
 DECIDE = ("_init_group", "_accelerator_graph_capture_health_check", "grad_scale", "found_inf")  # an optimizer's own attributes
 HOOKS_OF_ALL: tuple[dict[Any, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-
-
-@functools.cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()  # a build for CUDA has one on every machine, there or not
 
 
 def _with_hooks(step: Step, is_observed: Callable[[], bool], update_first: Callable[[Any], int] | None) -> Step:

@@ -72,9 +72,9 @@ def _module() -> types.ModuleType:
 
 
 @contextlib.contextmanager
-def _on(index: int) -> Iterator[None]:
+def _on(device: int | torch.device) -> Iterator[None]:
     before = torch.ops.simulated.current_device()
-    torch.ops.simulated.set_device(index)
+    torch.ops.simulated.set_device(torch.device(NAME, device).index if isinstance(device, int) else device.index)
     try:
         yield
     finally:

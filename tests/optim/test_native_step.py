@@ -358,6 +358,19 @@ def test_some_parameters_have_no_gradient_yet():
         assert check(make, between=thaw)["native steps"] >= 6
 
 
+@pytest.mark.parametrize("name", ["SGD", "NAdam"])  # groups that are known, and columns
+def test_a_rate_that_is_none_in_float32_raises_what_it_raises(name):
+    """It was infinite."""
+    param = nn.Parameter(torch.ones(3))
+    optimizer = gradc.compile(getattr(optim, name)([param], lr=0.1))
+    param.grad = torch.full((3,), 1e-30)
+    optimizer.step()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 1e39
+    with pytest.raises(RuntimeError, match="value cannot be converted to type float without overflow"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_step_without_any_gradient_is_counted(name):
     """Of optimizers that have parameters of two kinds, as RAdam's, nothing was."""
@@ -381,8 +394,8 @@ def test_a_formula_with_other_bits_is_not_used(call, monkeypatch):
 def test_an_update_refuses_operations_that_make_no_sense():
     extension = native.extension
     with pytest.raises(ValueError, match="names value 7, which there is not"):
-        extension.Update(2, 1, [extension.Operation(extension.UpdateOp.neg, 7, 0)])
+        extension.BlockUpdate(2, 1, [extension.Operation(extension.UpdateOp.neg, 7, 0)])
     with pytest.raises(ValueError, match="a result and at least one operand"):
-        extension.Update(2, 1, [extension.Operation(extension.UpdateOp.neg, -1, 0)])
+        extension.BlockUpdate(2, 1, [extension.Operation(extension.UpdateOp.neg, -1, 0)])
     with pytest.raises(ValueError, match="from 2 operands on, and at most 12 values"):
-        extension.Update(2, 100, [])
+        extension.BlockUpdate(2, 100, [])

@@ -2,14 +2,16 @@
 
 #include "csrc/timing.h"
 #include "optim/csrc/arithmetic.h"
+#include "optim/csrc/block_update.h"
 #include "optim/csrc/gradients.h"
 #include "optim/csrc/group_step.h"
+#include "optim/csrc/kernel_update.h"
 #include "optim/csrc/quick_method.h"
 #include "optim/csrc/quick_step.h"
-#include "optim/csrc/update.h"
 
 #include <ATen/record_function.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -30,14 +32,24 @@ bool has_subclass(const std::vector<py::list>& columns) {
   });
 }
 
-double time_update(
-    const Update& update, const std::vector<TensorColumn>& operands, const std::vector<double>& numbers, int64_t repeats) {
-  const std::vector<size_t> number_of(operands.at(0).size(), 0);
+double time_update(Update& update, const std::vector<TensorColumn>& operands, const std::vector<double>& numbers, int64_t repeats) {
+  const auto rows = rows_of(operands);
+  const std::vector<size_t> number_of(rows.size(), 0);
   std::vector<double> times;
   for (int64_t i = 0; i < repeats; ++i) {
-    times.push_back(seconds_of([&] { update.run(operands, {numbers}, number_of, {}, {}); }));
+    times.push_back(seconds_of([&] { update.run(rows, {numbers}, number_of); }));
   }
   return median(std::move(times));
+}
+
+// Sets `scalars` to `values`, then updates. The GIL is not held: `operands` keep the tensors.
+void run_update(
+    Update& update, const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
+    const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) {
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    set_scalar(scalars[i], values.at(i));
+  }
+  update.run(rows_of(operands), numbers, number_of);
 }
 
 using NamedNumberSteps = std::vector<std::pair<std::string, double>>;
@@ -96,20 +108,40 @@ void bind_optim(py::module_& module) {
              return Operation{op, out, a, b, c, number};
            }),
            py::arg("op"), py::arg("out"), py::arg("a"), py::arg("b") = -1, py::arg("c") = -1, py::arg("number") = -1);
-  py::class_<Update, std::shared_ptr<Update>> update(module, "Update", "An optimizer's formula, run over each parameter in one pass.");
-  update
-      .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"))
-      .def("why_not", py::overload_cast<const std::vector<TensorColumn>&>(&Update::why_not, py::const_), py::arg("operands"))
+  py::class_<Update, std::shared_ptr<Update>>(module, "Update", "An optimizer's formula, run over all parameters of a group.")
       .def(
-          "run",
-          py::overload_cast<
-              const std::vector<TensorColumn>&, const std::vector<std::vector<double>>&, const std::vector<size_t>&,
-              const std::vector<at::Tensor>&, const std::vector<double>&>(&Update::run, py::const_),
-          py::arg("operands"), py::arg("numbers"), py::arg("number_of"),
-          py::arg("scalars"), py::arg("values"), py::call_guard<py::gil_scoped_release>());
-  update.def(
-      "time", &time_update, py::arg("operands"), py::arg("numbers"), py::arg("repeats"), py::call_guard<py::gil_scoped_release>(),
-      "The median of a run's seconds; it runs so often.");
+          "why_not", [](Update& own, const std::vector<TensorColumn>& operands) { return own.why_not(rows_of(operands)); },
+          py::arg("operands"))
+      .def(
+          "run", &run_update, py::arg("operands"), py::arg("numbers"), py::arg("number_of"), py::arg("scalars"), py::arg("values"),
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "time", &time_update, py::arg("operands"), py::arg("numbers"), py::arg("repeats"), py::call_guard<py::gil_scoped_release>(),
+          "The median of a run's seconds; it runs so often.");
+  py::class_<BlockUpdate, Update, std::shared_ptr<BlockUpdate>>(module, "BlockUpdate", "On the host, in one pass over each parameter.")
+      .def(py::init<size_t, size_t, std::vector<Operation>>(), py::arg("num_operands"), py::arg("num_scratch"), py::arg("operations"));
+  py::class_<DeviceKernel, std::shared_ptr<DeviceKernel>>(module, "DeviceKernel", "A compiled kernel of gradc's own.")
+      .def(
+          py::init([](const at::Device& device, uintptr_t launch, uintptr_t function) {
+            return std::make_shared<DeviceKernel>(device, reinterpret_cast<DeviceKernel::Launch>(launch), reinterpret_cast<void*>(function));
+          }),
+          py::arg("device"), py::arg("launch"), py::arg("function"), "By the address of a ``DeviceKernel::Launch`` (optim/csrc/device_kernel.h).");
+  module.def(
+      "load_cuda_kernel",
+      [](c10::DeviceIndex device, const py::bytes& cubin, const std::string& name) { return load_cuda_kernel(device, cubin, name); },
+      py::arg("device"), py::arg("cubin"), py::arg("name"));
+  module.def("is_current_stream_captured", &is_current_stream_captured, "True while the current stream of the accelerator is captured.");
+  py::class_<KernelUpdate, Update, std::shared_ptr<KernelUpdate>>(module, "KernelUpdate", "On a device, in one launch for all parameters.")
+      .def(
+          py::init([](std::vector<uint32_t> num_writes, std::shared_ptr<DeviceKernel> kernel, py::object dtype, size_t num_numbers,
+                      size_t most_rows, uint32_t elements_of_block, uint32_t num_threads) {
+            const auto type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
+            return std::make_shared<KernelUpdate>(
+                std::move(num_writes),
+                CompiledUpdate{std::move(kernel), type, num_numbers, most_rows, elements_of_block, num_threads});
+          }),
+          py::arg("num_writes"), py::arg("kernel"), py::arg("dtype"), py::arg("num_numbers"), py::arg("most_rows"),
+          py::arg("elements_of_block"), py::arg("num_threads"));
   module.def(
       "compute",
       [](const NamedNumberSteps& arithmetic, double rate, double count) -> std::optional<std::vector<double>> {
@@ -131,8 +163,8 @@ void bind_optim(py::module_& module) {
   py::class_<QuickSteps, std::shared_ptr<QuickSteps>> steps(module, "QuickSteps", "The steps of optimizers whose groups are known.");
   steps
       .def(
-          py::init<std::vector<py::str>, std::vector<py::dict>, py::object>(), py::arg("that_decide"), py::arg("hooks"),
-          py::arg("counters"))
+          py::init<std::vector<py::str>, std::vector<py::dict>, py::object, bool>(), py::arg("that_decide"), py::arg("hooks"),
+          py::arg("counters"), py::arg("asks_whether_captured"))
       .def("learn", &QuickSteps::learn, py::arg("optimizer"), py::arg("groups"));
   bind_quickly<&QuickSteps::step>(steps);
   module.def(

@@ -8,7 +8,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace py = pybind11;
@@ -16,7 +18,6 @@ namespace py = pybind11;
 namespace gradc {
 namespace {
 
-constexpr int64_t most_elements = 1 << 18; // of a group whose update keeps other threads of Python waiting
 constexpr int most_readings = 3; // with other counts, and with a new dtype
 
 bool is_number(PyObject* value) {
@@ -72,6 +73,17 @@ class Flag {
 
 } // namespace
 
+void GroupStep::Members::clear() {
+  rows.clear();
+  counts_of_steps.clear();
+  number_of_count.clear();
+}
+
+void GroupStep::Members::add(const Update::Row& row, const at::Tensor* count_of_steps) {
+  rows.push_back(row);
+  counts_of_steps.push_back(count_of_steps);
+}
+
 bool are_apart(std::vector<const void*> places) {
   std::sort(places.begin(), places.end());
   return std::adjacent_find(places.begin(), places.end()) == places.end();
@@ -114,7 +126,7 @@ bool GroupStep::step(PyObject* group, PyObject* state) {
       return false;
     }
     Counts found; // from here on no Python runs
-    if (item(group, names().rate) != rate.ptr() || !read_members(item(group, names().params), state, found)) {
+    if (item(group, names().rate) != rate.ptr() || !read_members(item(group, names().params), state, found) || !do_numbers_fit()) {
       return false;
     }
     const bool is_expected = found == counts;
@@ -137,8 +149,8 @@ bool GroupStep::prepare(PyObject* group, PyObject* state) {
   }
   Counts found;
   return compute_numbers(item(group, names().rate), expected_) && read_members(item(group, names().params), state, found) &&
-      found == expected_ && !is_large_ &&
-      std::all_of(members_.begin(), members_.end(), [this](const Member& member) { return is_known(member); });
+      do_numbers_fit() && found == expected_ && !is_large_ &&
+      std::all_of(members_.rows.begin(), members_.rows.end(), [this](const auto& row) { return is_known(row[0]->scalar_type()); });
 }
 
 void GroupStep::finish() {
@@ -207,30 +219,33 @@ bool GroupStep::read_members(PyObject* params, PyObject* state, Counts& counts) 
     if (!is_leaf_of_torchs(param)) {
       return false;
     }
-    Member member;
-    member.row[0] = &THPVariable_Unpack(param);
-    member.row[1] = &member.row[0]->grad();
-    if (!member.row[1]->defined()) {
+    Update::Row row{&THPVariable_Unpack(param)};
+    row[1] = &row[0]->grad();
+    if (!row[1]->defined()) {
       continue;
     }
-    if ((!keys_.empty() && !read_state(states.of(param), member, known_[number])) || *update_->why_not(member.row) != '\0' || !add_count(member, counts)) {
+    const at::Tensor* count_of_steps = nullptr;
+    if (!keys_.empty() && !read_state(states.of(param), row, count_of_steps, known_[number])) {
       return false;
     }
-    num_elements_ += member.row[0]->numel();
-    members_.push_back(member);
+    num_elements_ += row[0]->numel();
+    members_.add(row, count_of_steps);
   }
-  is_large_ = num_elements_ > most_elements;
+  if (*update_->why_not(members_.rows) != '\0' || !add_counts(counts)) {
+    return false;
+  }
+  is_large_ = update_->takes_long(num_elements_);
   std::vector<const void*> places;
   add_places_of_counts(places);
   return are_apart(std::move(places));
 }
 
-bool GroupStep::read_state(PyObject* own, Member& member, KnownState& known) const {
+bool GroupStep::read_state(PyObject* own, Update::Row& row, const at::Tensor*& count_of_steps, KnownState& known) const {
   const uint64_t version = own && PyDict_CheckExact(own) ? version_of(own) : 0;
   const auto is_torchs = [](PyObject* value) { return THPVariable_CheckExact(value); }; // a class can be given to an object later
   if (version && version == known.version && std::all_of(known.values.begin(), known.values.end(), is_torchs)) {
-    std::copy(known.row.begin() + 2, known.row.end(), member.row.begin() + 2);
-    member.count_of_steps = known.count_of_steps;
+    std::copy(known.row.begin() + 2, known.row.end(), row.begin() + 2);
+    count_of_steps = known.count_of_steps;
     return true;
   }
   known.version = 0;
@@ -242,44 +257,54 @@ bool GroupStep::read_state(PyObject* own, Member& member, KnownState& known) con
     }
     known.values.push_back(value);
     const at::Tensor& tensor = THPVariable_Unpack(value);
-    (has_counts_ && i + 1 == keys_.size() ? member.count_of_steps : member.row[2 + i]) = &tensor;
+    (has_counts_ && i + 1 == keys_.size() ? count_of_steps : row[2 + i]) = &tensor;
   }
   known.version = version;
-  known.row = member.row;
-  known.count_of_steps = member.count_of_steps;
+  known.row = row;
+  known.count_of_steps = count_of_steps;
   return true;
 }
 
-bool GroupStep::add_count(Member& member, Counts& counts) const {
-  if (has_counts_ && !is_scalar(*member.count_of_steps)) {
-    return false;
-  }
-  const double count = has_counts_ ? next_count(*member.count_of_steps) : 0.0;
-  const auto known = std::find(counts.begin(), counts.end(), count);
-  member.number_of_count = known - counts.begin();
-  if (known == counts.end()) {
-    counts.push_back(count);
+bool GroupStep::add_counts(Counts& counts) {
+  for (const at::Tensor* count_of_steps : members_.counts_of_steps) {
+    if (has_counts_ && !is_scalar(*count_of_steps)) {
+      return false;
+    }
+    const double count = has_counts_ ? next_count(*count_of_steps) : 0.0;
+    const auto known = std::find(counts.begin(), counts.end(), count);
+    members_.number_of_count.push_back(known - counts.begin());
+    if (known == counts.end()) {
+      counts.push_back(count);
+    }
   }
   return true;
+}
+
+// False for a number that is none in float32, which torch refuses.
+bool GroupStep::do_numbers_fit() const {
+  constexpr double most = std::numeric_limits<float>::max();
+  const auto is_float = [](const Update::Row& row) { return row[0]->scalar_type() == at::kFloat; };
+  const auto is_beyond = [](double number) { return std::isfinite(number) && std::abs(number) > most; };
+  const auto has_any_beyond = [&](const std::vector<double>& own) { return std::any_of(own.begin(), own.end(), is_beyond); };
+  return !std::any_of(numbers_.begin(), numbers_.end(), has_any_beyond) || !std::any_of(members_.rows.begin(), members_.rows.end(), is_float);
 }
 
 void GroupStep::add_places_of_counts(std::vector<const void*>& places) const {
   if (has_counts_) {
-    std::transform(members_.begin(), members_.end(), std::back_inserter(places), [](const Member& member) {
-      return member.count_of_steps->const_data_ptr();
-    });
+    std::transform(
+        members_.counts_of_steps.begin(), members_.counts_of_steps.end(), std::back_inserter(places),
+        [](const at::Tensor* count_of_steps) { return count_of_steps->const_data_ptr(); });
   }
 }
 
-bool GroupStep::is_known(const Member& member) const {
-  return std::find(proven_.begin(), proven_.end(), member.row[0]->scalar_type()) != proven_.end();
+bool GroupStep::is_known(at::ScalarType dtype) const {
+  return std::find(proven_.begin(), proven_.end(), dtype) != proven_.end();
 }
 
 // False, and all has to be read again, where Python had to be asked. What is not proven fits no expectation.
 bool GroupStep::are_proven() {
-  for (const Member& member : members_) {
-    if (!is_known(member)) {
-      const auto dtype = member.row[0]->scalar_type();
+  for (const Update::Row& row : members_.rows) {
+    if (const auto dtype = row[0]->scalar_type(); !is_known(dtype)) {
       const Flag flag(is_in_python_);
       if (py::cast<bool>(is_proven_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)))))) {
         proven_.push_back(dtype);
@@ -299,31 +324,26 @@ void GroupStep::run(const Counts& counts) {
     return;
   }
   std::vector<at::Tensor> held; // while Python runs, and may let them go
-  held.reserve(members.size() * (Update::most_values + 1));
+  held.reserve(members.rows.size() * (Update::most_values + 1));
   const auto hold = [&held](const at::Tensor*& tensor) {
     if (tensor) {
       held.push_back(*tensor);
       tensor = &held.back();
     }
   };
-  for (Member& member : members) {
-    std::for_each(member.row.begin(), member.row.end(), hold);
-    hold(member.count_of_steps);
+  for (Update::Row& row : members.rows) {
+    std::for_each(row.begin(), row.end(), hold);
   }
+  std::for_each(members.counts_of_steps.begin(), members.counts_of_steps.end(), hold);
   const py::gil_scoped_release no_gil;
   update(members, numbers, counts);
 }
 
-void GroupStep::update(
-    const std::vector<Member>& members, const std::vector<std::vector<double>>& numbers, const Counts& counts) const {
-  for (const Member& member : members) {
-    if (has_counts_) {
-      set_scalar(*member.count_of_steps, counts[member.number_of_count]);
-    }
+void GroupStep::update(const Members& members, const std::vector<std::vector<double>>& numbers, const Counts& counts) const {
+  for (size_t i = 0; has_counts_ && i < members.rows.size(); ++i) {
+    set_scalar(*members.counts_of_steps[i], counts[members.number_of_count[i]]);
   }
-  for (const Member& member : members) {
-    update_->run(member.row, numbers[member.number_of_count]);
-  }
+  update_->run(members.rows, numbers, members.number_of_count);
 }
 
 } // namespace gradc

@@ -48,11 +48,14 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   void add_places_of_counts(std::vector<const void*>& places) const;
 
  private:
-  // A parameter with its gradient and its state; borrowed.
-  struct Member {
-    Update::Row row{};
-    const at::Tensor* count_of_steps = nullptr;
-    size_t number_of_count = 0;
+  // The parameters that have gradients, each with its state; borrowed.
+  struct Members {
+    std::vector<Update::Row> rows;
+    std::vector<const at::Tensor*> counts_of_steps; // of each row, as the next
+    std::vector<size_t> number_of_count;
+
+    void clear();
+    void add(const Update::Row& row, const at::Tensor* count_of_steps);
   };
   // What a state's dictionary held when it had that version. It holds the same, alive, while it has.
   struct KnownState {
@@ -70,12 +73,13 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   bool read_numbers(PyObject* rate, const Counts& counts);
   bool compute_numbers(PyObject* rate, const Counts& counts);
   bool read_members(PyObject* params, PyObject* state, Counts& counts);
-  bool read_state(PyObject* own, Member& member, KnownState& known) const;
-  bool add_count(Member& member, Counts& counts) const;
-  bool is_known(const Member& member) const;
+  bool read_state(PyObject* own, Update::Row& row, const at::Tensor*& count_of_steps, KnownState& known) const;
+  bool add_counts(Counts& counts);
+  bool do_numbers_fit() const;
+  bool is_known(at::ScalarType dtype) const;
   bool are_proven();
   void run(const Counts& counts);
-  void update(const std::vector<Member>& members, const std::vector<std::vector<double>>& numbers, const Counts& counts) const;
+  void update(const Members& members, const std::vector<std::vector<double>>& numbers, const Counts& counts) const;
 
   std::vector<Setting> settings_;
   std::shared_ptr<Update> update_;
@@ -88,7 +92,7 @@ class __attribute__((visibility("hidden"))) GroupStep { // as all that holds pyb
   bool is_in_python_ = false, is_large_ = false;
 
   std::vector<KnownState> known_; // of each parameter
-  std::vector<Member> members_; // of the present step, as what follows
+  Members members_; // of the present step, as what follows
   std::vector<std::vector<double>> numbers_; // of each count
   int64_t num_elements_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include "csrc/class_versions.h"
 #include "csrc/listening.h"
+#include "optim/csrc/device_kernel.h"
 #include "optim/csrc/names.h"
 
 #include <algorithm>
@@ -20,8 +21,12 @@ bool is_empty(PyObject* dict) {
 
 } // namespace
 
-QuickSteps::QuickSteps(std::vector<py::str> that_decide, std::vector<py::dict> hooks, py::object counters)
-    : that_decide_(std::move(that_decide)), hooks_(std::move(hooks)), counters_(std::move(counters)) {}
+QuickSteps::QuickSteps(
+    std::vector<py::str> that_decide, std::vector<py::dict> hooks, py::object counters, bool asks_whether_captured)
+    : that_decide_(std::move(that_decide)),
+      hooks_(std::move(hooks)),
+      counters_(std::move(counters)),
+      asks_whether_captured_(asks_whether_captured) {}
 
 void QuickSteps::learn(const py::object& optimizer, std::vector<std::shared_ptr<GroupStep>> groups) {
   const auto is_obsolete = [&](const Known& known) {
@@ -37,7 +42,7 @@ void QuickSteps::learn(const py::object& optimizer, std::vector<std::shared_ptr<
 
 bool QuickSteps::step(PyObject* optimizer) {
   const Known* own = find(optimizer);
-  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening()) {
+  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening() || (asks_whether_captured_ && is_current_stream_captured())) {
     return false;
   }
   const py::object attributes = attributes_of(optimizer);

@@ -20,8 +20,10 @@ namespace gradc {
 class __attribute__((visibility("hidden"))) QuickSteps { // as all that holds pybind11's
  public:
   // An optimizer with one of the attributes `that_decide` of its own is not served, nor is one with hooks: `hooks` are those of all
-  // optimizers. `counters["optim"]["native steps"]` is added to.
-  QuickSteps(std::vector<pybind11::str> that_decide, std::vector<pybind11::dict> hooks, pybind11::object counters);
+  // optimizers. `counters["optim"]["native steps"]` is added to. `asks_whether_captured`: nor is one while the accelerator captures a graph,
+  // of which the step that is left out here tells.
+  QuickSteps(
+      std::vector<pybind11::str> that_decide, std::vector<pybind11::dict> hooks, pybind11::object counters, bool asks_whether_captured);
 
   // From now on `optimizer`, whose groups have these steps, in their order.
   void learn(const pybind11::object& optimizer, std::vector<std::shared_ptr<GroupStep>> groups);
@@ -42,6 +44,7 @@ class __attribute__((visibility("hidden"))) QuickSteps { // as all that holds py
   std::vector<pybind11::str> that_decide_;
   std::vector<pybind11::dict> hooks_;
   pybind11::object counters_;
+  bool asks_whether_captured_;
   std::vector<Known> known_;
 };
 

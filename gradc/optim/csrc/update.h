@@ -1,13 +1,12 @@
-// An optimizer's formula, run over a parameter and its state in one pass over memory.
+// An optimizer's formula, run over all parameters of a group.
 //
-// Layout.     Update      the operations, in order, and how many tensors (operands) and scratch values they work on
-//             Operation   out = op(a, b, c, number), each of them the position of an operand or of a scratch value
+//     Update::why_not(rows) -> why these tensors cannot be updated, or ""
+//     Update::run(rows, numbers, number_of)
 //
-// Blocks.     A parameter is worked on block by block, all operations on one block before the next, so that a block stays in
-//             the first-level cache. Each operation is one call of ATen's in the optimizer as torch wrote it, rounded as that
-//             call rounds on this machine; every element is computed alone, so neither blocks nor threads change a bit.
+// A row is one parameter with its gradient and its state. BlockUpdate works on the host's memory (block_update.h), KernelUpdate on a
+// device's (kernel_update.h).
+//
 // Versions.   An operation that writes an operand is an in-place call in eager: it counts the operand's version up.
-// The GIL.    Not held while running.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,35 +15,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gradc {
-
-enum class UpdateOp : uint8_t {
-  neg, abs, reciprocal, sqrt, // a
-  mul, add_number, div, // a, number
-  mul_values, div_values, maximum, // a, b
-  add, lerp, // a, b, number
-  addcmul, addcdiv, // a, b, c, number
-};
-
-// Positions beyond the operands are scratch values. `number` is a position in the numbers of a run; -1 where there is none.
-struct Operation {
-  UpdateOp op;
-  int32_t out = -1, a = -1, b = -1, c = -1, number = -1;
-};
-
-// One loop over a block: of an operation, or of some that stand one behind the other and are often met so. `more` are positions of the
-// numbers of those before the last.
-struct Pass {
-  enum class Kind : uint8_t { one, average, descent };
-  Kind kind;
-  Operation operation;
-  std::array<int32_t, 2> more;
-};
-
-// The tensors of one operand, one for each parameter.
-using TensorColumn = std::vector<at::Tensor>;
 
 class Update {
  public:
@@ -52,36 +26,45 @@ class Update {
   // The operands of one parameter: itself, its gradient, its state. Borrowed.
   using Row = std::array<const at::Tensor*, most_values>;
 
-  // Throws std::invalid_argument for a position out of range, or an operand that is missing.
-  Update(size_t num_operands, size_t num_scratch, std::vector<Operation> operations);
+  // `num_writes`: how often each operand is written.
+  explicit Update(std::vector<uint32_t> num_writes) : num_writes_(std::move(num_writes)) {}
+  virtual ~Update() = default;
+  Update(const Update&) = delete;
+  Update& operator=(const Update&) = delete;
+  Update(Update&&) = delete;
+  Update& operator=(Update&&) = delete;
 
-  // Why these tensors cannot be updated here, or "". TensorColumn 0 is the parameter, operand 1 its gradient.
-  std::string why_not(const std::vector<TensorColumn>& operands) const;
+  // Why these cannot be updated here, or "".
+  virtual const char* why_not(const std::vector<Row>& rows) = 0;
 
-  // The same for one parameter.
-  const char* why_not(const Row& operands) const;
+  // Updates each row i, with numbers[number_of[i]]. The rows must have passed `why_not`.
+  virtual void run(const std::vector<Row>& rows, const std::vector<std::vector<double>>& numbers, const std::vector<size_t>& number_of) = 0;
 
-  // Sets `scalars` to `values`, then runs the operations for each parameter i, with numbers[number_of[i]]. `operands` must have
-  // passed `why_not`, and `scalars` `why_not_scalars`.
-  void run(
-      const std::vector<TensorColumn>& operands, const std::vector<std::vector<double>>& numbers,
-      const std::vector<size_t>& number_of, const std::vector<at::Tensor>& scalars, const std::vector<double>& values) const;
-
-  // Runs the operations for one parameter.
-  void run(const Row& operands, const std::vector<double>& numbers) const;
+  // True if other threads of Python are not to wait for so many elements.
+  virtual bool takes_long(int64_t num_elements) const = 0;
 
   size_t num_operands() const {
-    return num_operands_;
+    return num_writes_.size();
   }
 
- private:
-  Row row(const std::vector<TensorColumn>& operands, size_t number) const;
+ protected:
+  // True if the tensor lies where this update works.
+  virtual bool is_here(const at::Tensor& tensor) const = 0;
 
-  size_t num_operands_, num_scratch_;
-  std::vector<Operation> operations_;
-  std::vector<Pass> passes_;
+  // Why the operands of one parameter are not of one kind, all of them here, or "". Gradients may be laid out otherwise.
+  const char* why_not_alike(const Row& row) const;
+  void count_writes(const Row& row) const;
+
   std::vector<uint32_t> num_writes_; // of each operand
+
+ private:
+  bool is_writable(const at::Tensor& tensor) const;
 };
+
+// The tensors of one operand, one for each parameter.
+using TensorColumn = std::vector<at::Tensor>;
+
+std::vector<Update::Row> rows_of(const std::vector<TensorColumn>& operands);
 
 // What `step += 1` makes of an optimizer's step counts. They stay as they are: nothing of a step is done before all of it can be.
 std::vector<double> next_counts(const std::vector<at::Tensor>& steps);
