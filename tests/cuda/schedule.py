@@ -1,0 +1,124 @@
+"""Who judges what, and when: parts in their order, each for its share of the time, in several processes at once.
+
+    run: (target, names of parts, seconds, number of processes, folder, tell) -> list of Left
+
+Each part may take a share of the seconds that are left when it begins; what it leaves over is for those that follow. The first
+items of the next part are judged while the last ones of a part still are, but for one that is timed: that is alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tests.cuda.parts import DRAWN, PARTS, Part, Target
+from tests.cuda.verdict import Verdict
+from tests.cuda.worker import Worker
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    part: str
+    item: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What became of a part: so many of its items were judged, in so many seconds."""
+
+    part: str
+    judged: int
+    items: int
+    seconds: float
+
+
+class Schedule:
+    """Jobs, for the threads that ask for them; thread k takes part where a part has more than k jobs at once."""
+
+    def __init__(self, target: Target, names: Sequence[str], seconds: float) -> None:
+        self._target, self._waiting, self._end = target, list(names), time.monotonic() + seconds
+        self._part: Part | None = None
+        self._name, self._items, self._judged, self._count = "", list[str](), 0, 0
+        self._begun = self._part_end = 0.0
+        self._running = 0
+        self._changed = threading.Condition()
+        self.left: list[Left] = []
+
+    def next(self, number: int) -> Job | None:
+        """The next job of thread ``number``; None if there is none for it any more."""
+        with self._changed:
+            while True:
+                self._advance()
+                if self._part is None or number >= self._part.jobs:
+                    return None
+                if not self._part.is_timed or not self._running:
+                    return self._taken(self._part)
+                self._changed.wait()
+
+    def done(self) -> None:
+        """After each job."""
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def _taken(self, part: Part) -> Job:
+        self._running += 1
+        self._judged += 1
+        item, left = self._items.pop(0), self._part_end - time.monotonic()
+        share = max(part.seconds / 10, left / (len(self._items) + 1)) if part.is_timed else part.seconds
+        return Job(self._name, item, min(part.seconds, share))
+
+    def _advance(self) -> None:
+        while self._part is None or not self._items or time.monotonic() > self._part_end:
+            if self._part is not None:
+                self.left.append(Left(self._name, self._judged, self._count, round(time.monotonic() - self._begun, 1)))
+                self._part = None
+            if not self._waiting:
+                return
+            self._begin(self._waiting.pop(0))
+
+    def _begin(self, name: str) -> None:
+        self._name, self._part, self._judged = name, PARTS[name], 0
+        self._items = self._part.items(self._target)
+        if name in DRAWN:
+            random.Random(self._target.seed).shuffle(self._items)
+        self._count, self._begun = len(self._items), time.monotonic()
+        weights = sum(PARTS[each].weight for each in (name, *self._waiting))
+        self._part_end = self._begun + (self._end - self._begun) * self._part.weight / weights
+
+
+def run(
+    target: Target, names: Sequence[str], seconds: float, jobs: int, folder: pathlib.Path, tell: Callable[[Verdict], None]
+) -> list[Left]:
+    """``tell`` is called with each verdict, by one thread at a time. Logs of the processes lie in ``folder``."""
+    schedule, telling = Schedule(target, names, seconds), threading.Lock()
+
+    def work(number: int) -> None:
+        worker = Worker(target, folder / f"worker-{number}.log")
+        try:
+            while job := schedule.next(number):
+                try:
+                    for verdict in worker.judge(job.part, job.item, _limit(job)):
+                        with telling:
+                            tell(verdict)
+                finally:
+                    schedule.done()
+        finally:
+            worker.end()
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return schedule.left
+
+
+def _limit(job: Job) -> float:
+    """For how long the process may be silent about it: a benchmark ends by itself."""
+    return 2 * job.seconds + 30 if PARTS[job.part].is_timed else job.seconds
