@@ -104,6 +104,7 @@ class Cuda(Device):
             graph.replay()
             return result
 
+        replay.step = step  # type: ignore[attr-defined]  # it holds the tensors that the graph reads; the graph does not
         return replay
 
     def generators(self) -> list[torch.Tensor]:

@@ -16,15 +16,21 @@ import time
 from collections.abc import Callable, Sequence
 
 from tests.cuda.parts import DRAWN, PARTS, Part, Target
-from tests.cuda.verdict import Verdict
+from tests.cuda.verdict import Status, Verdict
 from tests.cuda.worker import Worker
+
+GRACE = 12.0  # seconds, for what runs when the time is over
+FEWEST_SECONDS = 12.0  # for what shares the time of its part evenly
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
+    """``seconds``: how long it may go on, if it knows; it is ended after ``limit``."""
+
     part: str
     item: str
     seconds: float
+    limit: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Schedule:
 
     def __init__(self, target: Target, names: Sequence[str], seconds: float) -> None:
         self._target, self._waiting, self._end = target, list(names), time.monotonic() + seconds
+        self.last = self._end + GRACE
         self._part: Part | None = None
         self._name, self._items, self._judged, self._count = "", list[str](), 0, 0
         self._begun = self._part_end = 0.0
@@ -69,9 +76,10 @@ class Schedule:
     def _taken(self, part: Part) -> Job:
         self._running += 1
         self._judged += 1
-        item, left = self._items.pop(0), self._part_end - time.monotonic()
-        share = max(part.seconds / 10, left / (len(self._items) + 1)) if part.is_timed else part.seconds
-        return Job(self._name, item, min(part.seconds, share))
+        item, now = self._items.pop(0), time.monotonic()
+        share = (self._part_end - now) / (len(self._items) + 1) if part.is_timed else part.seconds
+        seconds = min(part.seconds, max(FEWEST_SECONDS, share))
+        return Job(self._name, item, seconds, min(2 * seconds, self.last - now))
 
     def _advance(self) -> None:
         while self._part is None or not self._items or time.monotonic() > self._part_end:
@@ -93,21 +101,29 @@ class Schedule:
 
 
 def run(
-    target: Target, names: Sequence[str], seconds: float, jobs: int, folder: pathlib.Path, tell: Callable[[Verdict], None]
+    target: Target, names: Sequence[str], seconds: float, jobs: int, folder: pathlib.Path, tell: Callable[[Verdict], None],
+    make_worker: Callable[[Target, pathlib.Path], Worker] = Worker,
 ) -> list[Left]:
     """``tell`` is called with each verdict, by one thread at a time. Logs of the processes lie in ``folder``."""
     schedule, telling = Schedule(target, names, seconds), threading.Lock()
 
+    def told(verdict: Verdict) -> None:
+        with telling:
+            is_cut = verdict.status is Status.HANGS and time.monotonic() > schedule.last
+            tell(dataclasses.replace(verdict, status=Status.OTHER, detail="the time was over") if is_cut else verdict)
+
     def work(number: int) -> None:
-        worker = Worker(target, folder / f"worker-{number}.log")
+        worker, job = make_worker(target, folder / f"worker-{number}.log"), None
         try:
             while job := schedule.next(number):
                 try:
-                    for verdict in worker.judge(job.part, job.item, _limit(job)):
-                        with telling:
-                            tell(verdict)
+                    for verdict in worker.judge(job.part, job.item, job.seconds, job.limit):
+                        told(verdict)
                 finally:
                     schedule.done()
+        except Exception as error:  # of this program, or there is no device
+            part, item = (job.part, job.item) if job else (names[0], "")
+            told(Verdict(part, item, Status.CRASHES, f"{type(error).__name__}: {error}"))
         finally:
             worker.end()
 
@@ -117,8 +133,3 @@ def run(
     for thread in threads:
         thread.join()
     return schedule.left
-
-
-def _limit(job: Job) -> float:
-    """For how long the process may be silent about it: a benchmark ends by itself."""
-    return 2 * job.seconds + 30 if PARTS[job.part].is_timed else job.seconds

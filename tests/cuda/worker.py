@@ -5,8 +5,8 @@
     python -m tests.cuda.worker TARGET        TARGET: tests.cuda.parts.Target as JSON
 
 It is started anew, and never forked: CUDA does not live through a fork. It reads a line of JSON for each item and writes one
-for each verdict, and one that ends them. What else is printed there goes to its log. After an error of CUDA the device is lost to
-the process: it ends, and another one goes on.
+for each verdict, and one that ends them. What else is printed there goes to its log. After an error of CUDA the device is lost
+to the process: it ends, and another one goes on.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ CHECKED = {"GRADC_COMPILE_SECONDS": "none", "GRADC_COMPARE_WITH_EAGER": "0", "GR
 TIMED = {**CHECKED, "GRADC_VERIFY": "0"}
 
 
+class StartError(RuntimeError):
+    """Nothing can be judged: no process gets as far as to have the device."""
+
+
 class _Ended(Exception):
-    """The process ended, or did not answer in time."""
+    """The process ended."""
 
 
 class Worker:
@@ -49,33 +53,37 @@ class Worker:
         self._settings: Mapping[str, str] = {}
         self._compiler, self._rest = "", b""
 
-    def judge(self, name: str, item: str, seconds: float) -> Iterator[Verdict]:
-        """Its verdicts; the last one may be that the process crashed, or was ended after ``seconds``."""
+    def judge(self, name: str, item: str, seconds: float, limit: float) -> Iterator[Verdict]:
+        """Its verdicts; the last one may be that the process crashed, or was ended after ``limit``.
+
+        Raises:
+            StartError
+        """
         start, part, is_named = time.monotonic(), PARTS[name], False
         try:
-            for verdict in self._asked(part, self._target.compiler, name, item, seconds):
+            for verdict in self._asked(part, self._target.compiler, name, item, seconds, limit):
                 is_named |= verdict.is_bad
                 yield dataclasses.replace(verdict, part=name, seconds=round(time.monotonic() - start, 3))
         except TimeoutError:
-            yield Verdict(name, item, Status.HANGS, f"ended after {seconds:.0f} s", seconds)
+            yield Verdict(name, item, Status.HANGS, f"ended after {limit:.0f} s", round(limit, 3))
         except _Ended as ended:
             if not is_named:
-                yield self._crash(part, name, item, str(ended), seconds)
+                yield self._crash(part, name, item, str(ended), limit)
 
-    def _crash(self, part: Part, name: str, item: str, ending: str, seconds: float) -> Verdict:
+    def _crash(self, part: Part, name: str, item: str, ending: str, limit: float) -> Verdict:
         try:
-            for _ in self._asked(part, "eager", name, item, seconds):
+            for _ in self._asked(part, "eager", name, item, limit, limit):
                 pass
         except (_Ended, TimeoutError):
             return Verdict(name, item, Status.OTHER, f"the process ends in eager, too: {ending}")
         return Verdict(name, item, Status.CRASHES, ending)
 
-    def _asked(self, part: Part, compiler: str, name: str, item: str, seconds: float) -> Iterator[Verdict]:
+    def _asked(self, part: Part, compiler: str, name: str, item: str, seconds: float, limit: float) -> Iterator[Verdict]:
         process = self._started(TIMED if part.is_timed else CHECKED, compiler)
         assert process.stdin is not None
         process.stdin.write(json.dumps({"part": name, "item": item, "seconds": seconds}).encode() + b"\n")
         process.stdin.flush()
-        end = time.monotonic() + seconds
+        end = time.monotonic() + limit
         while (line := self._line(end)) != "done":
             yield of_line(line)
 
@@ -85,11 +93,14 @@ class Worker:
             self.end()
         if self._process is None:
             self._settings, self._compiler, self._rest = settings, compiler, b""
-            self._process = self._start(settings, compiler)
-            self._line(time.monotonic() + SECONDS_OF_A_START)
+            self._process = self.start(settings, compiler)
+            try:
+                self._line(time.monotonic() + SECONDS_OF_A_START)
+            except (_Ended, TimeoutError) as error:
+                raise StartError(f"no process can be started: {error or 'it is silent'}") from error
         return self._process
 
-    def _start(self, settings: Mapping[str, str], compiler: str) -> subprocess.Popen[bytes]:
+    def start(self, settings: Mapping[str, str], compiler: str) -> subprocess.Popen[bytes]:
         target = dataclasses.replace(self._target, compiler=compiler)
         words = [sys.executable, "-X", "faulthandler", "-m", "tests.cuda.worker", json.dumps(dataclasses.asdict(target))]
         beside = str(pathlib.Path(sys.executable).parent)  # where what compiles a simulated device is
