@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,6 +85,8 @@ class Cuda(Device):
         return Memory(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 
     def forget(self) -> None:
+        if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
+            trees.reset_cudagraph_trees()  # or they keep the pool of mode="reduce-overhead"
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -72,7 +72,7 @@ def ways_on(device: Device, *, with_torch: bool) -> dict[str, Way]:
     found = {"eager": WAYS["eager"]}
     if device.has_graphs:
         found[FLOOR] = Way(leave, compile_optimizer=_capturable, compile_step=lambda step: _captured(device, step))
-    found |= {name: way for name, way in WAYS.items() if name != "eager"}
+    found |= {name: WAYS[name] for name in ("gradc: step", "gradc: model", "gradc: model, optimizer")}
     if with_torch:
         found["torch.compile"] = Way(CONTENDERS["torch.compile"].compile)
         found["torch.compile, reduce-overhead"] = Way(lambda target: torch.compile(target, mode="reduce-overhead"))
@@ -255,14 +255,7 @@ def measure(model: str, ways: Mapping[str, Way], device: Device, seconds: float)
             )
         own = blocks = None  # type: ignore[assignment]  # or their memory is held while the next is measured
         if name != "eager":
-            _forget_compiled(device)
-
-
-def _forget_compiled(device: Device) -> None:
-    gradc.reset()
-    torch.compiler.reset()
-    if device.has_graphs:
-        torch._inductor.cudagraph_trees.reset_cudagraph_trees()  # else it keeps the pool of mode="reduce-overhead"
+            gradc.reset()
 
 
 # ---- what is printed

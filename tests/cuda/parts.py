@@ -277,7 +277,7 @@ PARTS: dict[str, Part] = {
     "architectures": Part("tiny models of `transformers`, three steps of AdamW", _architectures, _judge_architecture, 40),
     "sweep": Part("torch's own samples of ops and modules", _samples, _judge_samples, 130, seconds=90),
     "fuzz": Part("random programs", _random_programs, _judge_random_program, 50, seconds=90),
-    "steps": Part("whole steps of the benchmark's small models", _steps, _judge_steps, 45, seconds=90),
+    "steps": Part("whole steps of the benchmark's small models", _steps, _judge_steps, 45, jobs=8, seconds=90),
     "large": Part("whole steps of the benchmark's large models", _large_steps, _judge_steps, 45, jobs=1, seconds=90),
     "speed": Part("`gradc bench step`", _timed, _judge_speed, 150, jobs=1, is_timed=True, seconds=120),
 }

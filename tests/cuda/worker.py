@@ -123,7 +123,8 @@ class Worker:
         return line.decode()
 
     def _last_words(self) -> str:
-        lines = [line for line in self._log.read_text(errors="replace").splitlines()[-30:] if line.strip()]
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        lines = [line for line in text.splitlines()[-30:] if line.strip()]
         told = [line for line in lines if "rror" in line or "assert" in line] or lines
         return told[-1][:300] if told else "it said nothing"
 
