@@ -52,6 +52,7 @@ class Measured:
         allocated, reserved: the peak in bytes, from the first step on, beyond what others held.
         bits: "eager's", "others", with the mode that both ran in; or why nobody can tell.
         counted: of one of the last steps, by group and reason: what eager ran.
+        did: of all steps: what gradc counted of graphs of the device, and of optimizers.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Measured:
     reserved: int = 0
     bits: str = ""
     counted: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    did: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     error: str = ""
 
 
@@ -242,6 +244,7 @@ def measure(model: str, ways: Mapping[str, Way], device: Device, seconds: float)
             with way.settings():
                 own = eager if name == "eager" else warmed_up(device, model, way)
             blocks = in_turns(device, ways, {"eager": eager.own.step, name: own.own.step}, end)
+            did = {group: dict(gradc.counters[group]) for group in ("device_graphs", "optim") if gradc.counters[group]}
             bits = "" if name == FLOOR else reference.compared(way, own.parameters)  # the floor's formula of Adam is another
         except Exception as error:
             yield Measured(model, name, error=failure(error))
@@ -251,7 +254,7 @@ def measure(model: str, ways: Mapping[str, Way], device: Device, seconds: float)
             whole, host = (statistics.median(times) for times in zip(*((b.whole, b.host) for b in blocks[name])))
             of_floor, peak = (speed / floor if floor else 0.0), own.peak
             yield Measured(
-                model, name, whole, host, speed, of_floor, own.first_step, peak.allocated, peak.reserved, bits, own.counted
+                model, name, whole, host, speed, of_floor, own.first_step, peak.allocated, peak.reserved, bits, own.counted, did
             )
         own = blocks = None  # type: ignore[assignment]  # or their memory is held while the next is measured
         if name != "eager":
@@ -261,17 +264,18 @@ def measure(model: str, ways: Mapping[str, Way], device: Device, seconds: float)
 # ---- what is printed
 
 HEADERS = ["way", "ms", "host ms", "of eager's speed", "of the floor's"]
-HEADERS += ["first step s", "peak MiB", "reserved MiB", "bits", "eagerly"]
+HEADERS += ["first step s", "peak MiB", "reserved MiB", "graphs", "bits", "eagerly"]
 
 
 def row(found: Measured, eager: Measured | None) -> list[str]:
     if found.error:
-        return [found.way, "", "", "", "", "", "", "", "", found.error]
+        return [found.way, *[""] * (len(HEADERS) - 2), found.error]
     times = [f"{1e3 * found.seconds:.3f}", f"{1e3 * found.host_seconds:.3f}", f"{found.speed:.2f}"]
     of_floor = f"{found.of_floor:.2f}" if found.of_floor else ""
     memory = [_beside(found.allocated, eager and eager.allocated), _beside(found.reserved, eager and eager.reserved)]
     eagerly = ", ".join(f"{reason} ({number})" for group in found.counted.values() for reason, number in group.items())
-    return [found.way, *times, of_floor, f"{found.first_step:.2f}", *memory, found.bits, eagerly]
+    graphs = ", ".join(f"{number} {what}" for what, number in found.did.get("device_graphs", {}).items())
+    return [found.way, *times, of_floor, f"{found.first_step:.2f}", *memory, graphs, found.bits, eagerly]
 
 
 def _beside(num_bytes: int, eagers: int | None) -> str:
