@@ -49,9 +49,9 @@ class Target:
     def place(self) -> torch.device:
         return torch.device(self.device.partition(":")[0], int(self.device.partition(":")[2] or 0))
 
-    @property
-    def num_steps(self) -> int:
-        return 200 if self.is_gpu else 12
+    def num_steps(self, model: str) -> int:
+        """How many whole steps are compared."""
+        return (50 if model in models.LARGE else 200) if self.is_gpu else 12
 
     def find(self) -> Compiler:
         return find(self.compiler)
@@ -236,12 +236,12 @@ def _judge_steps(target: Target, item: str, seconds: float) -> Iterator[Verdict]
         with inside():
             gradc.reset()
             try:
-                eager = train(model, WAYS["eager"], target.num_steps, device)
+                eager = train(model, WAYS["eager"], target.num_steps(model), device)
             except RuntimeError:  # there is no such algorithm
                 continue
-            found = others(eager, train(model, WAYS[way], target.num_steps, device))
+            found = others(eager, train(model, WAYS[way], target.num_steps(model), device))
             counted = gradc.counters["fallbacks"] + gradc.counters["uncompiled"]
-            if found and others(eager, train(model, WAYS["eager"], target.num_steps, device)):
+            if found and others(eager, train(model, WAYS["eager"], target.num_steps(model), device)):
                 continue
         names = [f"{len(found)} of {len(eager)} values differ: {', '.join(found[:8])}"] if found else []
         verdict = _verdict(item, names, counted)

@@ -55,6 +55,7 @@ class Schedule:
         self._running = 0
         self._changed = threading.Condition()
         self.left: list[Left] = []
+        self.failed: list[Verdict] = []  # of parts of which no items are known
 
     def next(self, number: int) -> Job | None:
         """The next job of thread ``number``; None if there is none for it any more."""
@@ -91,8 +92,12 @@ class Schedule:
             self._begin(self._waiting.pop(0))
 
     def _begin(self, name: str) -> None:
-        self._name, self._part, self._judged = name, PARTS[name], 0
-        self._items = self._part.items(self._target)
+        self._name, self._part, self._judged, self._items = name, PARTS[name], 0, []
+        try:
+            self._items = self._part.items(self._target)
+        except Exception as error:
+            why = f"it is not known what to judge: {type(error).__name__}: {error}"
+            self.failed.append(Verdict(name, "", Status.CRASHES, why))
         if name in DRAWN:
             random.Random(self._target.seed).shuffle(self._items)
         self._count, self._begun = len(self._items), time.monotonic()
@@ -132,4 +137,6 @@ def run(
         thread.start()
     for thread in threads:
         thread.join()
+    for verdict in schedule.failed:
+        tell(verdict)
     return schedule.left

@@ -39,7 +39,7 @@ def test_an_item_of_each_part_is_judged(part, item):
 
 
 def test_whole_steps_are_judged(monkeypatch):
-    monkeypatch.setattr(Target, "num_steps", 2)
+    monkeypatch.setattr(Target, "num_steps", lambda target, model: 2)
     assert [each.status for each in judged("steps", "PPO update: gradc: step")] == [Status.AS_EAGER]
 
 
@@ -112,15 +112,18 @@ def test_parts_share_the_time(tmp_path, monkeypatch):
     def part(count, weight, **settings):
         return Part("", lambda target: [str(number) for number in range(count)], None, weight, **settings)
 
-    chosen = {"short": part(3, 1), "long": part(1000, 1), "fuzz": part(1000, 1), "alone": part(2, 1, jobs=1, is_timed=True)}
+    chosen = {"fails": Part("", lambda target: 1 / 0, None, 1)}
+    chosen |= {"short": part(3, 1), "long": part(1000, 1), "fuzz": part(1000, 1), "alone": part(2, 1, jobs=1, is_timed=True)}
     monkeypatch.setattr(schedule, "PARTS", chosen)
     told = []
     left = schedule.run(HOST, list(chosen), 0.6, 3, tmp_path, told.append, Sleeps)
     assert [each.part for each in left] == list(chosen)
-    assert left[0].judged == 3 and left[3].judged == 2
-    assert 3 < left[1].judged < 1000 and 3 < left[2].judged < 1000
-    assert len(told) == sum(each.judged for each in left)
-    assert [each.part for each in told[-2:]] == ["alone", "alone"]
+    judged = {each.part: each.judged for each in left}
+    assert judged["short"] == 3 and judged["alone"] == 2 and judged["fails"] == 0
+    assert 3 < judged["long"] < 1000 and 3 < judged["fuzz"] < 1000
+    assert len(told) == sum(judged.values()) + 1
+    assert [each.part for each in told[-3:]] == ["alone", "alone", "fails"]
+    assert told[-1].status in BAD
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
