@@ -272,13 +272,14 @@ def row(found: Measured, eager: Measured | None) -> list[str]:
         return [found.way, *[""] * (len(HEADERS) - 2), found.error]
     times = [f"{1e3 * found.seconds:.3f}", f"{1e3 * found.host_seconds:.3f}", f"{found.speed:.2f}"]
     of_floor = f"{found.of_floor:.2f}" if found.of_floor else ""
-    memory = [_beside(found.allocated, eager and eager.allocated), _beside(found.reserved, eager and eager.reserved)]
+    theirs = eager or Measured(found.model, "eager")
+    memory = [_beside(found.allocated, theirs.allocated), _beside(found.reserved, theirs.reserved)]
     eagerly = ", ".join(f"{reason} ({number})" for group in found.counted.values() for reason, number in group.items())
     graphs = ", ".join(f"{number} {what}" for what, number in found.did.get("device_graphs", {}).items())
     return [found.way, *times, of_floor, f"{found.first_step:.2f}", *memory, graphs, found.bits, eagerly]
 
 
-def _beside(num_bytes: int, eagers: int | None) -> str:
+def _beside(num_bytes: int, eagers: int) -> str:
     """``"120 (1.05)"``: in MiB, and how many times eager's."""
     if not num_bytes:
         return ""

@@ -47,7 +47,8 @@ class Target:
 
     @property
     def place(self) -> torch.device:
-        return torch.device(self.device.partition(":")[0], int(self.device.partition(":")[2] or 0))
+        kind, _, index = self.device.partition(":")
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, int(index or 0))
 
     def num_steps(self, model: str) -> int:
         """How many whole steps are compared."""
