@@ -124,13 +124,29 @@ def _speed(verdicts: list[Verdict]) -> Iterator[str]:
         return
     yield from ("## Whole steps", "")
     yield "Made by `gradc bench step --device cuda`. *Floor*: the same step captured by hand in one CUDA graph, with Adam's"
-    yield "`capturable`; memory is the allocator's peak, and how many times eager's."
-    for model in dict.fromkeys(each.model for each in found):
-        own = [each for each in found if each.model == model]
-        eager = next((each for each in own if each.way == "eager"), None)
-        rows = [[_cell(cell) for cell in on_device.row(each, eager)] for each in own]
+    yield "`capturable`; memory is the allocator's peak, and how many times eager's. First, how many times faster than eager."
+    of: dict[str, dict[str, on_device.Measured]] = {}
+    for each in found:
+        of.setdefault(each.model, {})[each.way] = each
+    ways = [way for way in dict.fromkeys(each.way for each in found) if way != "eager"]
+    short = [_short(model, own, ways) for model, own in of.items()]
+    yield from ("", text_table.table(["a whole step", "eager ms", *ways], short, markdown=True))
+    for model, own in of.items():
+        rows = [[_cell(cell) for cell in on_device.row(each, own.get("eager"))] for each in own.values()]
         yield from ("", f"### {model}", "", text_table.table(on_device.HEADERS, rows, markdown=True))
     yield ""
+
+
+def _short(model: str, own: dict[str, on_device.Measured], ways: list[str]) -> list[str]:
+    """A model's row: its speeds, and whose bits are not eager's."""
+
+    def speed(found: on_device.Measured | None) -> str:
+        if found is None or found.error:
+            return "" if found is None or found.error == on_device.NO_TIME else "raises"
+        return f"{found.speed:.2f}" + (" (other bits)" if found.bits.startswith("others") else "")
+
+    eager = own.get("eager")
+    return [model, f"{1e3 * eager.seconds:.3f}" if eager else "", *(speed(own.get(way)) for way in ways)]
 
 
 def _cell(words: str) -> str:

@@ -154,6 +154,7 @@ def test_the_page_tells_counts_faults_reasons_and_figures(tmp_path):
     assert "| programs of `tests/devices` | 2 of 2 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
     assert "| torch's own samples of ops and modules | 1 of 1632, drawn | 0 | 0 | 0 | 1 | 0 | 0 |" in text
     assert "- sweep, `ops, float32, sin`: wrong: values \\| differ\n" in text
+    assert "| PPO update | 4.000 | 10.00 |" in text
     assert "| optimizer | 1 |" in text and "| stream | 1 |" in text
     assert "| gradc: step | 0.400 | 3.000 | 10.00 | 0.96 | 0.20 | 3 (1.50) | 4 (1.00) | 2 recorded | eager's |  |" in text
     assert counts(read(tmp_path / "results.jsonl"))[Status.MEASURED] == 2
