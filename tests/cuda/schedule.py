@@ -48,7 +48,7 @@ class Schedule:
 
     def __init__(self, target: Target, names: Sequence[str], seconds: float) -> None:
         self._target, self._waiting, self._end = target, list(names), time.monotonic() + seconds
-        self.last = self._end + GRACE
+        self.last = self._end + GRACE  # when what still runs is ended
         self._part: Part | None = None
         self._name, self._items, self._judged, self._count = "", list[str](), 0, 0
         self._begun = self._part_end = 0.0
@@ -120,6 +120,7 @@ def run(
     def work(number: int) -> None:
         worker, job = make_worker(target, folder / f"worker-{number}.log"), None
         try:
+            worker.begin(names[0])
             while job := schedule.next(number):
                 try:
                     for verdict in worker.judge(job.part, job.item, job.seconds, job.limit):

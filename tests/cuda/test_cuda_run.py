@@ -102,6 +102,9 @@ def test_parts_share_the_time(tmp_path, monkeypatch):
         def __init__(self, target, log):
             pass
 
+        def begin(self, part):
+            pass
+
         def judge(self, part, item, seconds, limit):
             time.sleep(0.01)
             yield Verdict(part, item, Status.AS_EAGER)

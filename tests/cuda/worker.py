@@ -36,6 +36,10 @@ CHECKED = {"GRADC_COMPILE_SECONDS": "none", "GRADC_COMPARE_WITH_EAGER": "0", "GR
 TIMED = {**CHECKED, "GRADC_VERIFY": "0"}
 
 
+def _settings(part: Part) -> Mapping[str, str]:
+    return TIMED if part.is_timed else CHECKED
+
+
 class StartError(RuntimeError):
     """Nothing can be judged: no process gets as far as to have the device."""
 
@@ -52,6 +56,14 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._settings: Mapping[str, str] = {}
         self._compiler, self._rest = "", b""
+
+    def begin(self, part: str) -> None:
+        """Start the process, which takes seconds, before the time of the first part, ``part``, runs.
+
+        Raises:
+            StartError
+        """
+        self._started(_settings(PARTS[part]), self._target.compiler)
 
     def judge(self, name: str, item: str, seconds: float, limit: float) -> Iterator[Verdict]:
         """Its verdicts; the last one may be that the process crashed, or was ended after ``limit``.
@@ -79,7 +91,7 @@ class Worker:
         return Verdict(name, item, Status.CRASHES, ending)
 
     def _asked(self, part: Part, compiler: str, name: str, item: str, seconds: float, limit: float) -> Iterator[Verdict]:
-        process = self._started(TIMED if part.is_timed else CHECKED, compiler)
+        process = self._started(_settings(part), compiler)
         assert process.stdin is not None
         process.stdin.write(json.dumps({"part": name, "item": item, "seconds": seconds}).encode() + b"\n")
         process.stdin.flush()
