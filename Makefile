@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test test-all check shadow sweep peers devices patches fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps scripts races asan tsan bench world matrix wheel release types docs clean
+.PHONY: help venv demo test test-all check shadow sweep peers devices cuda patches fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps scripts races asan tsan bench world matrix wheel release types docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -16,6 +16,7 @@ help:
 	@echo "make sweep   torch's own op, module and function samples against eager, and what torch refuses; writes docs/sweep.md, docs/architectures.md (an hour)"
 	@echo "make peers   what PyTorch's own tests check of autograd, under gradc three ways (minutes)"
 	@echo "make devices tests/devices and all of tests/semantics on a simulated device, whose memory the host cannot read (minutes)"
+	@echo "make cuda    all that needs a GPU, in 8 minutes, by a PYTHON that has torch for it and gradc; writes docs/cuda.md. SECONDS=480 PARTS=devices,sweep"
 	@echo "make patches which patches the torch at hand still needs: the probe of each is run with the patch off (minutes)"
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice; VARY=--straight: as steps"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
@@ -82,6 +83,12 @@ peers: venv
 
 devices: venv
 	$(BIN)/python -m tests.devices
+
+# No virtual environment of its own: that has torch for the CPU.
+SECONDS ?= 480
+PARTS   ?=
+cuda:
+	$(PYTHON) -m tests.cuda --write --seconds $(SECONDS) $(if $(PARTS),--parts $(PARTS))
 
 PATCHES ?=
 patches: venv

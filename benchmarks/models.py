@@ -1,8 +1,10 @@
 """The models that steps are timed on. Each builds a step: forward, backward, gradients cleared first.
 
     MODELS: {name: compile function -> step}        SMALL: those whose step takes milliseconds; MIDDLING: the others
+    LARGE: {name: compile function -> step}         those for a GPU alone
 
-What is compiled is what a user would compile: the module, or the function that computes the loss.
+What is compiled is what a user would compile: the module, or the function that computes the loss. Built inside of
+``with torch.device("cuda")``, a model trains there.
 """
 
 from __future__ import annotations
@@ -151,12 +153,15 @@ def _train_gpt(model: nn.Module, tokens: Tensor, compile: Compile) -> Step:
 
 def _train_gpt_in_bf16(model: nn.Module, tokens: Tensor, compile: Compile) -> Step:
     run = compile(model)
+    return _step(model.parameters(), _in_bf16(tokens.device, lambda: run(tokens)))
 
-    def loss() -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return run(tokens)
 
-    return _step(model.parameters(), loss)
+def _in_bf16(device: torch.device, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def under_autocast() -> Tensor:
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            return loss()
+
+    return under_autocast
 
 
 def middling_gpt(compile: Compile) -> Step:
@@ -241,8 +246,12 @@ def resnet50(compile: Compile) -> Step:
 
 
 def _classify(model: nn.Module, images: Tensor, num_classes: int, compile: Compile) -> Step:
+    return _step(model.parameters(), _loss_of_classes(model, images, num_classes, compile))
+
+
+def _loss_of_classes(model: nn.Module, images: Tensor, num_classes: int, compile: Compile) -> Callable[[], Tensor]:
     labels, run = torch.randint(num_classes, (len(images),)), compile(model)
-    return _step(model.parameters(), lambda: F.cross_entropy(run(images), labels))
+    return lambda: F.cross_entropy(run(images), labels)
 
 
 class ForceField(nn.Module):
@@ -257,7 +266,7 @@ class ForceField(nn.Module):
 
     def forward(self, positions: Tensor, source: Tensor, target: Tensor) -> Tensor:
         distances = (positions[source] - positions[target]).square().sum(-1).add(1e-6).sqrt()
-        radial = torch.exp(-(distances[:, None] - torch.linspace(0, 3, 8)).square())
+        radial = torch.exp(-(distances[:, None] - torch.linspace(0, 3, 8, device=positions.device)).square())
         features = self.species.expand(len(positions), -1)
         for _ in range(2):
             messages = features[source] * self.filter(radial)
@@ -296,6 +305,33 @@ def burgers(compile: Compile) -> Step:
     return _step(model.parameters(), lambda: run(t.clone().requires_grad_(), x.clone().requires_grad_()))
 
 
+def gpt2(compile: Compile, batch: int = 8, length: int = 1024) -> Step:
+    """GPT-2 of 124M parameters, under bf16 autocast."""
+    model = GPT(width=768, depth=12, num_heads=12, vocabulary=50257, most_tokens=1024)
+    nn.init.normal_(model.embed.weight, std=0.02)
+    return _train_gpt_in_bf16(model, torch.randint(50257, (batch, length)), compile)
+
+
+def short_gpt2(compile: Compile) -> Step:
+    """The same on one text of 256 tokens."""
+    return gpt2(compile, 1, 256)
+
+
+def large_vit(compile: Compile) -> Step:
+    """ViT-B/16 on 64 images of 3 x 224 x 224, under bf16 autocast."""
+    return _classify_in_bf16(ViT(width=768, num_heads=12), 64, compile)
+
+
+def large_resnet50(compile: Compile) -> Step:
+    """ResNet-50 on 32 images of 3 x 224 x 224, under bf16 autocast."""
+    return _classify_in_bf16(ResNet50(), 32, compile)
+
+
+def _classify_in_bf16(model: nn.Module, batch: int, compile: Compile) -> Step:
+    images = torch.randn(batch, 3, 224, 224)
+    return _step(model.parameters(), _in_bf16(images.device, _loss_of_classes(model, images, 1000, compile)))
+
+
 SMALL: dict[str, Callable[[Compile], Step]] = {
     "64-layer MLP": mlp64,
     "Linear+Tanh": linear_tanh,
@@ -313,4 +349,11 @@ MIDDLING: dict[str, Callable[[Compile], Step]] = {
     "ViT-S/16": vit,
     "ResNet-50": resnet50,
 }
+LARGE: dict[str, Callable[[Compile], Step]] = {  # for a GPU: no CPU takes such steps often enough to time them
+    "GPT-2 bf16, 1 x 256": short_gpt2,
+    "GPT-2 bf16, 8 x 1024": gpt2,
+    "ViT-B/16 bf16": large_vit,
+    "ResNet-50 bf16": large_resnet50,
+}
 MODELS = SMALL | MIDDLING
+ON_DEVICE = [name for name in (*SMALL, *LARGE) if name != "Linear+Tanh"]  # what is timed there, unless others are asked for

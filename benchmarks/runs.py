@@ -19,32 +19,37 @@ from benchmarks.results import DOCS, R
 from gradc import text_table
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_only(parser)
+def add_arguments(
+    parser: argparse.ArgumentParser, default: Iterable[str] = MODELS, models: Iterable[str] = MODELS, seconds: float = 4.0
+) -> None:
+    add_only(parser, default, models)
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each model; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of timing for each model; default: %(default)s")
     parser.add_argument("--resume", action="store_true", help="leave out the models that have results already")
     parser.add_argument("--out", default="bench-out", metavar="FOLDER", help="default: %(default)s; docs: the pages of gradc")
 
 
-def add_only(parser: argparse.ArgumentParser, default: Iterable[str] = MODELS) -> None:
-    """``--only``: the models that are meant."""
+def add_only(
+    parser: argparse.ArgumentParser, default: Iterable[str] = MODELS, models: Iterable[str] = MODELS
+) -> None:
+    """``--only``: those of ``models`` that are meant."""
+    names = list(models)
     parser.add_argument(
         "--only",
-        type=matching_models,
+        type=lambda text: matching_models(text, names),
         default=list(default),
         metavar="NAME,...",
-        help=f"parts of names, separated by commas, of: {', '.join(MODELS)}. Default: {', '.join(default)}",
+        help=f"parts of names, separated by commas, of: {'; '.join(names)}. Default: {'; '.join(default)}",
     )
 
 
-def matching_models(text: str) -> list[str]:
+def matching_models(text: str, models: Iterable[str] = MODELS) -> list[str]:
     """``"mlp,vit" -> ["64-layer MLP", "ViT-S/16"]``"""
     parts = [part.strip().lower() for part in text.split(",")]
     for part in parts:
-        if not part or not any(part in model.lower() for model in MODELS):
-            raise argparse.ArgumentTypeError(f"no model's name contains {part!r}. There are: {', '.join(MODELS)}")
-    return [model for model in MODELS if any(part in model.lower() for part in parts)]
+        if not part or not any(part in model.lower() for model in models):
+            raise argparse.ArgumentTypeError(f"no model's name contains {part!r}. There are: {', '.join(models)}")
+    return [model for model in models if any(part in model.lower() for part in parts)]
 
 
 def run(command: str, kind: Table[R], options: argparse.Namespace, measure: Callable[[str], list[R]]) -> None:

@@ -1,6 +1,7 @@
 """Whole training steps with Adam (zero_grad, forward, backward, update) of the models in models.py, beside eager's.
 
     gradc bench step [--only mlp,gpt] [--torch] [--auto] [--jax] [--threads N] [--resume] [--seconds S] [--out FOLDER]
+    gradc bench step --device cuda [--only mlp,gpt] [--torch] [--seconds S] [--out FOLDER]                on_device.py
 
 What is compiled: the model; the model and the optimizer; the whole step, as one function. ``--torch`` adds torch.compile of the
 model, of the model with compiled autograd, and of the step. ``--auto`` adds ``backend="auto"`` without eager's bits: how long
@@ -16,6 +17,7 @@ its plots from all that is stored. FOLDER is docs: to have a look only, use anot
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -29,6 +31,7 @@ import torch
 
 import gradc
 from benchmarks.common import CONTENDERS, Compile, Contender, Step, Timing, failure, fresh, prepare, race, warm_up
+from benchmarks.models import LARGE, MIDDLING, ON_DEVICE, SMALL
 from benchmarks.report import WHOLE
 from benchmarks.results import WholeResult
 from benchmarks.runs import add_arguments, run
@@ -141,7 +144,7 @@ def times_of(step: Step, seconds: float) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A step of a model with Adam, and what it changes."""
+    """A step of a model with its optimizer, and what it changes."""
 
     step: Step
     parameters: list[Any]
@@ -159,27 +162,30 @@ class Training:
         self.optimizer.load_state_dict(state)
 
 
-def training(model: str, way: Way) -> Training:
-    """A step of a model with Adam, from a fixed seed."""
+def training(
+    model: str, way: Way, place: contextlib.AbstractContextManager[Any] | None = None, optimizer: Any = torch.optim.Adam
+) -> Training:
+    """A step of a model with Adam, or another optimizer, from a fixed seed. ``place`` says where tensors are made."""
     torch.manual_seed(0)
     models, made, optimizers = fresh("models"), list[Any](), list[torch.optim.Optimizer]()
 
-    def with_adam(parameters: Any, loss: Callable[[], torch.Tensor]) -> Step:
+    def with_optimizer(parameters: Any, loss: Callable[[], torch.Tensor]) -> Step:
         made.extend(parameters)
-        optimizer = way.compile_optimizer(torch.optim.Adam(made))
-        optimizers.append(optimizer)
+        updates = way.compile_optimizer(optimizer(made))
+        optimizers.append(updates)
 
         def step() -> torch.Tensor:
-            optimizer.zero_grad()
+            updates.zero_grad()
             value = loss()
             value.backward()
-            optimizer.step()
+            updates.step()
             return value.detach()
 
         return way.compile_step(step)
 
-    models._step = with_adam  # type: ignore[attr-defined]
-    return Training(models.MODELS[model](way.compile), made, optimizers[0])
+    models._step = with_optimizer  # type: ignore[attr-defined]
+    with place or contextlib.nullcontext():
+        return Training((models.MODELS | models.LARGE)[model](way.compile), made, optimizers[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +255,11 @@ def _of_both(timings: dict[str, Timing]) -> dict[str, Timing]:
 
 def main() -> None:
     options = parse()
+    if options.device:
+        from benchmarks import on_device
+
+        on_device.main(options)
+        return
     prepare(options.threads)
     warm_up(["gradc", *(name for name in CONTENDERS if options.torch and name.startswith("torch.compile"))])
     if options.jax:
@@ -265,8 +276,13 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gradc bench step", description="Time whole training steps with Adam.")
-    add_arguments(parser)
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument("--device", help="train there, beside the whole step in one graph of the device: cuda, cpu")
+    parser = argparse.ArgumentParser(prog="gradc bench step", description="Time whole training steps.", parents=[device])
+    if device.parse_known_args()[0].device:
+        add_arguments(parser, ON_DEVICE, SMALL | MIDDLING | LARGE, seconds=30.0)
+    else:
+        add_arguments(parser)
     parser.add_argument("--torch", action="store_true", help="torch.compile, too: minutes for each model")
     parser.add_argument(
         "--auto", action="store_true", help='backend="auto" without eager\'s bits, too: a minute for each model'

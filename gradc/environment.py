@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +24,7 @@ from gradc import native
 _EXTENSIONS = {"native": "extension for it", "interpreter": "no extension", "none": "extension for another torch"}
 _INSTRUCTIONS = ("avx2", "avx512_f", "avx512_bf16", "amx_tile", "amx_bf16", "bf16", "sve_bf16")  # as torch names them
 
+_DRIVER = Path("/proc/driver/nvidia/version")
 _MOST_LOAD = 0.7  # of other processes, by the load of the last minute
 
 
@@ -49,6 +53,7 @@ def describe() -> str:
         "cpu": ", ".join(name for name in _INSTRUCTIONS if found.get(name)) or "none of the instructions that torch asks for",
         "bf16": "in hardware" if has_bf16() else "emulated: right, but slower than float32",
         "gpu": gpu(),
+        **({"gpu numbers": gpu_numbers()} if torch.cuda.is_available() else {}),
         "threads": f"{torch.get_num_threads()} (torch.set_num_threads)",
     }
     width = max(map(len, facts))
@@ -73,8 +78,49 @@ def gpu() -> str:
         return "none: this torch is built for the CPU"
     if not torch.cuda.is_available():
         return f"none that torch sees (built for CUDA {torch.version.cuda or torch.version.hip})"
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return f"{', '.join(names)} (CUDA {torch.version.cuda or torch.version.hip}); gradc is measured on the CPU only"
+    cards = ", ".join(_card(number) for number in range(torch.cuda.device_count()))
+    built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    return f"{cards}; driver {driver()}, {built}, cuDNN {torch.backends.cudnn.version() or 'none'}"
+
+
+def _card(number: int) -> str:
+    """``"NVIDIA H100 80GB HBM3 (sm_90, 79 GiB)"``"""
+    card = torch.cuda.get_device_properties(number)
+    return f"{card.name} (sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
+
+
+def driver() -> str:
+    """The version of NVIDIA's kernel module, or "unknown"."""
+    try:
+        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", _DRIVER.read_text())
+    except OSError:
+        return "unknown"
+    return found[1] if found else "unknown"
+
+
+def gpu_numbers() -> str:
+    """The switches of torch's that decide how a GPU rounds, and whether it repeats its bits."""
+    products, switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    return ", ".join(
+        (
+            f"products in {_precision(products)}",
+            f"convolutions in {_precision(switches.conv)}",  # type: ignore[attr-defined]
+            f"sums of bf16 products {_reduced(products.allow_bf16_reduced_precision_reduction)}",
+            f"of fp16 {_reduced(products.allow_fp16_reduced_precision_reduction)}",
+            f"cuDNN {'tries out its algorithms' if switches.benchmark else 'does not try out algorithms'}",
+            f"deterministic algorithms {'asked for' if torch.are_deterministic_algorithms_enabled() else 'not asked for'}",
+        )
+    )
+
+
+def _precision(switch: Any) -> str:
+    """Of float32. torch's older switch raises where the newer one was set."""
+    found: str = switch.fp32_precision
+    return "float32" if found in ("none", "ieee") else found
+
+
+def _reduced(is_allowed: Any) -> str:
+    return "reduced" if is_allowed else "in full"
 
 
 def installed_version() -> str:

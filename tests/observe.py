@@ -38,6 +38,7 @@ _NOT_COMPARED = (
     "`torch._utils.is_compiling` is deprecated",  # it is answered while the function is traced
     "dynamo_pgo force disabled",  # by Dynamo, of a setting of the user's
 )
+AUTOCASTS = ("cpu", "cuda")
 ALL_VERSIONS = is_set("GRADC_TEST_VERSIONS")  # of results, too
 
 
@@ -218,12 +219,13 @@ def ambient_state() -> dict[str, Any]:
     return {
         "autocast contexts open": autocast_nesting(),
         "torch generator": torch.get_rng_state(),
+        "generators of GPUs": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         "python generator": hash(random.getstate()),
         "numpy generator": _numpy_state(),
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "autocast": [torch.is_autocast_enabled(device) for device in AUTOCASTS],
+        "autocast dtype": [torch.get_autocast_dtype(device) for device in AUTOCASTS],
         "default dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }

@@ -33,7 +33,7 @@ import torch
 
 from gradc.torch_private.modes import close_autocast
 from tests.compilers import EAGER, GRADC, Compiler
-from tests.observe import Observation, differences, observe, versions_of
+from tests.observe import AUTOCASTS, Observation, differences, observe, versions_of
 
 NOT_CAPTURED = "compiled autograd: "  # such a backward runs in torch's engine: eager itself
 VERSION_OF_GRADIENT = re.compile(r"^\S*\.grad: version is")
@@ -163,8 +163,9 @@ def _reset_modes() -> None:
     """torch's defaults, so that what one run leaves behind does not change the next."""
     close_autocast(0)
     torch.clear_autocast_cache()
-    torch.set_autocast_enabled("cpu", False)
-    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    for device, dtype in zip(AUTOCASTS, (torch.bfloat16, torch.float16)):
+        torch.set_autocast_enabled(device, False)
+        torch.set_autocast_dtype(device, dtype)
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "gradc"
 # From the ground up. A module imports from its own room and from those before it.
 ROOMS = [
     "errors", "garbage", "options", "text_table", "bits", "ulps", "probes", "_C",
-    "config", "torch_private", "csrc", "native", "environment", "journal", "ambient", "policy",
+    "config", "torch_private", "csrc", "native", "environment", "accelerator", "journal", "ambient", "policy",
     "ir", "executor.core", "executor.cpu", "executor", "tape", "passes", "backends",
     "analysis", "nodes", "backward", "region",
     "walk", "capture", "symbolic", "replay", "compiled_autograd",

@@ -2,40 +2,27 @@
 
     with timing(log, place): ...          log.calls -> list of Call
 
-The clock runs around the call of the op alone, from Python: some microseconds of each figure are that. In eager and in a graph
-they are the same.
+On the host the clock runs around the call of the op alone, from Python: some microseconds of each figure are that. In eager and
+in a graph they are the same. On a GPU it is the GPU's own time (gradc/accelerator.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradc.accelerator import timed
 from gradc.ir.values import leaves
 from gradc.reporting.model import Phase
 from gradc.reporting.storages import Storages
 from gradc.torch_private.fakes import is_fake
 
 Place = TypeVar("Place")
-
-
-def clock() -> float:
-    """The time in seconds, once all that was asked of an accelerator is done."""
-    if _has_accelerator():
-        torch.accelerator.synchronize()
-    return time.perf_counter()
-
-
-@functools.cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +88,7 @@ class timing(TorchDispatchMode, Generic[Place]):
         if any(map(is_fake, given)):
             return op(*args, **kwargs)
         phase, place = self._place(op)
-        start = clock()
-        result = op(*args, **kwargs)
-        seconds = clock() - start
+        result, seconds = timed(functools.partial(op, *args, **kwargs), given)
         made = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
         self._log.add(Call(str(op), phase, seconds, tuple(map(Made.of, made)), place), given, made)
         return result

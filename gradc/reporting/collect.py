@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from gradc import environment
+from gradc.accelerator import clock, peak
 from gradc.config import config
 from gradc.errors import ConfigError
 from gradc.frontend.control import reset
@@ -29,7 +30,7 @@ from gradc.journal import listening
 from gradc.parity.against import Redirection
 from gradc.parity.check import check_with
 from gradc.parity.runs import Prepared, Runs
-from gradc.reporting.calls import Call, Log, clock, quickest
+from gradc.reporting.calls import Call, Log, quickest
 from gradc.reporting.eagerly import EagerPlace, recorded
 from gradc.reporting.explain import Explanation, explanation_of
 from gradc.reporting.graphs import Described
@@ -49,13 +50,15 @@ _WITHOUT_EAGER = "So nothing is known of modules, of which gradient belongs to w
 @dataclasses.dataclass(frozen=True)
 class _Alone:
     """The compiled step with nothing around: seconds of the last step, run after run, in turns with eager; those of the first,
-    which compiles, and what they went to; which part of a step, be it the first or the last, passes at which graph break."""
+    which compiles, and what they went to; which part of a step, be it the first or the last, passes at which graph break; what
+    a GPU's allocator says of both."""
 
     seconds: list[float]
     eager_seconds: list[float]
     first: float
     compile_time: CompileTime
     shares: StepTimes
+    notes: tuple[str, ...]
 
 
 def collect(
@@ -95,7 +98,7 @@ def collect(
         ),
         explanation=explanation,
         parity=check_with(redirection, step, args, num_steps) if is_checked else None,
-        notes=(*notes, *filter(None, [environment.busyness()])),
+        notes=(*notes, *alone.notes, *filter(None, [environment.busyness()])),
         made=time.strftime("%Y-%m-%d %H:%M"),
     )
 
@@ -164,9 +167,10 @@ def _alone(runs: Runs, num_steps: int, has_rest: bool) -> _Alone:
             _warm(prepared, num_steps - 1, has_rest)
         with runs.beside() as eager:
             seconds, eager_seconds = _in_turns(runs, prepared, eager, num_steps, has_rest)
+            notes = _peaks(runs, prepared, eager, num_steps, has_rest)
         with prepared.restoring():
             shares = step_times(lambda: prepared.once(has_rest), _RECORDED_RUNS * num_steps)
-        return _Alone(seconds, eager_seconds, first, compile_time_of(new, first, again), shares)
+        return _Alone(seconds, eager_seconds, first, compile_time_of(new, first, again), shares, notes)
 
 
 def _seconds_of(prepared: Prepared, has_rest: bool) -> float:
@@ -187,6 +191,18 @@ def _in_turns(
         with runs.as_it_is():
             theirs.append(_last_step(eager, num_steps, has_rest))
     return seconds, theirs
+
+
+def _peaks(runs: Runs, compiled: Prepared, eager: Prepared, num_steps: int, has_rest: bool) -> tuple[str, ...]:
+    """A note, where there is a GPU."""
+    with peak() as ours:
+        _last_step(compiled, num_steps, has_rest)
+    with runs.as_it_is(), peak() as theirs:
+        _last_step(eager, num_steps, has_rest)
+    if ours.num_bytes is None or theirs.num_bytes is None:
+        return ()
+    told = f"{ours.num_bytes / 2**20:.1f} MiB compiled, {theirs.num_bytes / 2**20:.1f} MiB in eager"
+    return (f"The most that the steps took of the GPU's memory, by its allocator: {told}. What CUDA graphs keep is not in it.",)
 
 
 def _last_step(prepared: Prepared, num_steps: int, has_rest: bool) -> float:

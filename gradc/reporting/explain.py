@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from gradc.accelerator import clock
 from gradc.backends import DEFAULT_BACKEND, auto
 from gradc.backends.auto import Chosen
 from gradc.frontend.control import reset
@@ -271,10 +272,10 @@ def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _run(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
-    start = time.perf_counter()
+    start = clock()
     with torch.random.fork_rng():
         differentiate(step(*args))
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _profiled(step: Callable[..., Any], args: tuple[Any, ...]) -> StepTimes:

@@ -18,12 +18,13 @@ from typing import Any
 
 from torch import Tensor
 
+from gradc.accelerator import clock
 from gradc.backends import Lower, watched
 from gradc.executor import is_plan
 from gradc.executor.core import interpret
 from gradc.ir.program import Program
 from gradc.journal import telling
-from gradc.reporting.calls import Log, Made, clock, timing
+from gradc.reporting.calls import Log, Made, timing
 from gradc.reporting.model import Phase
 from gradc.reporting.storages import Block
 from gradc.traces.captured import Origin

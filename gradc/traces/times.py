@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from gradc.accelerator import clock
 from gradc.journal import at_each_pass
 from gradc.torch_private.dynamo import Uncompiled
 from gradc.torch_private.traces import span
@@ -68,6 +69,7 @@ def step_times(step: Callable[[], object], number: int) -> StepTimes:
         for _ in range(number):
             with span(_STEP):
                 step()
+                clock()  # what a GPU was asked for is part of the step
     spans = [Span(event.name, event.time_range.start, event.time_range.end) for event in profiler.events()]
     spans.sort(key=lambda each: each.start)
     steps = [each for each in spans if each.name == _STEP]

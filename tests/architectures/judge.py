@@ -1,6 +1,6 @@
 """Train one architecture for three steps, eagerly and compiled: are losses, gradients and parameters the same bits?
 
-judge: (Architecture, Compiler, is_autocast) -> Verdict
+judge: (Architecture, Compiler, is_autocast, device) -> Verdict
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.compilers import Compiler
 from tests.oracle import Report, compare
 
 NUM_STEPS = 3
+HOST = torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Verdict:
     detail: str
 
 
-def judge(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> Verdict:
+def judge(architecture: Architecture, compiler: Compiler, is_autocast: bool, device: torch.device = HOST) -> Verdict:
     """Compare three AdamW steps of ``architecture`` with eager's. ``is_autocast``: bf16 around the forward only."""
-    report = train(architecture, compiler, is_autocast)
+    report = train(architecture, compiler, is_autocast, device)
     assert report.eager.error is None, f"{architecture.name} does not train in eager: {report.eager.error}"
     return Verdict(
         architecture.name,
@@ -55,7 +56,7 @@ def judge(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> 
     )
 
 
-def train(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> Report:
+def train(architecture: Architecture, compiler: Compiler, is_autocast: bool, device: torch.device = HOST) -> Report:
     """Compared by tests.oracle: losses, the gradients of each step, parameters, buffers, generator state."""
 
     def step(compile: Compiler, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[Any]:
@@ -64,7 +65,7 @@ def train(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> 
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         seen: list[Any] = []
         for _ in range(NUM_STEPS):
-            with torch.autocast("cpu", torch.bfloat16) if is_autocast else contextlib.nullcontext():
+            with torch.autocast(device.type, torch.bfloat16) if is_autocast else contextlib.nullcontext():
                 loss = compiled(**batch).loss
             loss.backward()
             seen.append((loss.detach(), {name: _copy(p.grad) for name, p in model.named_parameters()}))
@@ -72,7 +73,8 @@ def train(architecture: Architecture, compiler: Compiler, is_autocast: bool) -> 
             optimizer.zero_grad()
         return [*seen, dict(model.named_parameters()), dict(model.named_buffers())]
 
-    return compare(step, architecture.model, architecture.batch, compiler=compiler)
+    with device if device != HOST else contextlib.nullcontext():
+        return compare(step, architecture.model, architecture.batch, compiler=compiler)
 
 
 def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:

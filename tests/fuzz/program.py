@@ -129,6 +129,22 @@ def _with_numbers(statement: Statement, more: int) -> Statement:
     return _NUMBER.sub(lambda found: f"{found[1]}{ast.literal_eval(found[2]) + more}", statement)
 
 
+def on(device: str, program: Program) -> Program:
+    """The program under autocast of a device of that type; that its tensors are there is for ``with torch.device(...)``."""
+
+    def moved(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(
+            Block(_of_device(device, each.head), moved(each.body)) if isinstance(each, Block) else _of_device(device, each)
+            for each in statements
+        )
+
+    return dataclasses.replace(program, body=moved(program.body), driver=moved(program.driver))
+
+
+def _of_device(device: str, text: str) -> str:
+    return text.replace('torch.autocast("cpu"', f'torch.autocast("{device}"')
+
+
 def _indented(statements: tuple[Statement, ...], width: int) -> list[str]:
     lines: list[str] = []
     for statement in statements:

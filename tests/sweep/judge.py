@@ -2,7 +2,7 @@
 
     judge: (Subject name, Sample, Compiler, order) -> one Verdict for each ambient state of backward
 
-The states are "plain" (no autocast at all) and "bf16" (only backward runs under bf16 autocast).
+The states are "plain" (no autocast at all) and "bf16" (only backward runs under bf16 autocast, of the outputs' device).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.sweep.suites import UNINITIALISED, Sample
 
 STATES = ("plain", "bf16")
 TIMEOUT_SECONDS = 60
+NUM_REPEATS = 3  # of eager, before a difference counts: on a GPU, sums in no fixed order are often equal all the same
 
 # The statuses, best first; the words are the column heads of docs/sweep.md.
 STATUSES = (
@@ -84,7 +85,7 @@ def _status(
         return ("both raise", str(_error_in(state, eager))) if _error_in(state, eager) else ("bitwise", "")
     if name.split(".")[-1] in UNINITIALISED and all(": values differ" in difference for difference in found):
         return "uninitialised", ""
-    if _differences_in(state, eager, run(step, (sample.fresh,), EAGER)):
+    if any(_differences_in(state, eager, run(step, (sample.fresh,), EAGER)) for _ in range(NUM_REPEATS)):
         return "not reproducible", found[0]
     if compiler is not DYNAMO:
         dynamo, _, _ = _run_fresh(step, sample, DYNAMO, eager)
@@ -148,7 +149,7 @@ def _differentiate(outputs: Any, arguments: Any, order: int, state: str) -> list
     gradients: list[Any] = []
     for remaining in reversed(range(order)):
         tangents = [_tangent(out, generator).requires_grad_(remaining > 0) for out in outputs]
-        autocast = torch.autocast("cpu", torch.bfloat16) if state == "bf16" else contextlib.nullcontext()
+        autocast = _autocast_of(outputs[0].device) if state == "bf16" else contextlib.nullcontext()
         with autocast:
             found = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True, create_graph=remaining > 0)
         gradients.append([None if grad is None else grad.detach() for grad in found])
@@ -159,13 +160,17 @@ def _differentiate(outputs: Any, arguments: Any, order: int, state: str) -> list
     return gradients
 
 
+def _autocast_of(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16)
+
+
 def _tangent(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if out.layout is not torch.strided or out.is_nested:
         return out.detach()
     real = torch.randn(out.shape, generator=generator)
     if out.is_complex():
         real = torch.complex(real, torch.randn(out.shape, generator=generator))
-    return real.to(out.dtype)
+    return real.to(out.device, out.dtype)
 
 
 def _has_grad(value: Any) -> bool:

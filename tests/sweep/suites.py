@@ -30,11 +30,16 @@ UNINITIALISED = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which samples: ``num_samples`` of each op, of ``dtype``, differentiated ``order`` times."""
+    """Which samples: ``num_samples`` of each op, of ``dtype``, on ``device``, differentiated ``order`` times."""
 
     dtype: torch.dtype = torch.float32
     order: int = 1
     num_samples: int = 2
+    device: str = "cpu"
+
+    @property
+    def device_type(self) -> str:
+        return self.device.partition(":")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,17 +85,17 @@ def _ops(database: list[Any], samples_of: SamplesOf | None = None) -> Callable[[
     def subjects(choice: Choice) -> Iterator[Subject]:
         for op in database:
             name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-            skip = "" if op.supports_dtype(choice.dtype, "cpu") else "the op does not support the dtype"
+            skip = "" if op.supports_dtype(choice.dtype, choice.device_type) else "the op does not support the dtype"
             yield Subject(name, lambda op=op: _op_samples(op, choice, samples_of or _op_itself), skip)
 
     return subjects
 
 
 def _op_samples(op: Any, choice: Choice, samples_of: SamplesOf) -> list[Sample]:
-    can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes("cpu")
+    can_grad = op.supports_autograd and choice.dtype in op.supported_backward_dtypes(choice.device_type)
     if choice.order > 1:
         can_grad = can_grad and op.supports_gradgrad
-    made = op.sample_inputs("cpu", choice.dtype, requires_grad=can_grad)
+    made = op.sample_inputs(choice.device, choice.dtype, requires_grad=can_grad)
     return [called for sample in itertools.islice(made, choice.num_samples) for called in samples_of(op, sample)]
 
 
@@ -172,18 +177,20 @@ def _module_db(choice: Choice) -> Iterator[Subject]:
 
     for info, training in itertools.product(module_db, (True, False)):
         name = f"{info.name} {'train' if training else 'eval'}"
-        skip = "" if choice.dtype in info.supported_dtypes("cpu") else "the module does not support the dtype"
+        skip = "" if choice.dtype in info.supported_dtypes(choice.device_type) else "the module does not support the dtype"
         yield Subject(name, lambda info=info, training=training: _module_samples(info, choice, training), skip)
 
 
 def _module_samples(info: Any, choice: Choice, training: bool) -> list[Sample]:
-    made = info.module_inputs_func(info, device="cpu", dtype=choice.dtype, requires_grad=True, training=training)
+    made = info.module_inputs_func(
+        info, device=choice.device, dtype=choice.dtype, requires_grad=True, training=training
+    )
     return [_module_sample(info, sample, choice, training) for sample in made[: choice.num_samples]]
 
 
 def _module_sample(info: Any, sample: Any, choice: Choice, training: bool) -> Sample:
     arguments = sample.constructor_input
-    module = info.module_cls(*arguments.args, **arguments.kwargs).to("cpu", choice.dtype).train(training)
+    module = info.module_cls(*arguments.args, **arguments.kwargs).to(choice.device, choice.dtype).train(training)
     forward = sample.forward_input
     if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
         module(*forward.args, **forward.kwargs)  # creates the parameters

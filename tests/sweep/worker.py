@@ -38,7 +38,7 @@ def work(options: argparse.Namespace, file: pathlib.Path) -> None:
         if subject.name in done:
             continue
         _append(file, {"begin": subject.name})
-        for verdict in _judge_subject(options.suite, subject, compiler, choice):
+        for verdict in judge_subject(options.suite, subject, compiler, choice):
             _append(file, dataclasses.asdict(verdict))
 
 
@@ -62,7 +62,8 @@ def _judge_of(suite: str) -> tuple[Any, tuple[str, ...]]:
     return _OTHER_JUDGES.get(suite, (judge, STATES))
 
 
-def _judge_subject(suite: str, subject: Subject, compiler: Compiler, choice: Choice) -> list[Verdict]:
+def judge_subject(suite: str, subject: Subject, compiler: Compiler, choice: Choice) -> list[Verdict]:
+    """Of each sample, in each state."""
     judge_sample, states = _judge_of(suite)
     if subject.skip:
         return [Verdict(subject.name, 0, state, "skipped", subject.skip) for state in states]
