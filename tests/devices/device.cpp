@@ -533,6 +533,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("_scaled_dot_product_flash_attention", attention);
   m.impl("_scaled_dot_product_flash_attention_backward", attention_backward);
+  m.impl("record_stream", [](at::Tensor&, c10::Stream) {});
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);

@@ -85,7 +85,7 @@ def replays(at_least: int) -> Iterator[None]:
 
 @program
 def a_step(device: torch.device) -> None:
-    with replays(8):
+    with replays(6):
         Pair(device).train(9)
     assert recorded() == 2, recorded()
 
@@ -98,7 +98,7 @@ def dropout(device: torch.device) -> None:
 
 @program
 def running_statistics(device: torch.device) -> None:
-    with replays(2 * 5):
+    with replays(6):
         Pair(device, lambda device: network(device, nn.BatchNorm1d(8))).train(9)
 
 
@@ -130,7 +130,7 @@ def gradients_that_stay(device: torch.device) -> None:
         call(pair.batch(number)).square().mean().backward()  # adds up: what is there is never cleared
         pair.update(net)
 
-    with replays(12):
+    with replays(8):
         pair.train(12, step)
 
 
@@ -258,7 +258,7 @@ def a_switch_of_determinism(device: torch.device) -> None:
         finally:
             torch.use_deterministic_algorithms(False)
 
-    with replays(10):
+    with replays(6):
         pair.train(12, step)
     assert recorded() == 4, recorded()
 
@@ -269,8 +269,10 @@ def two_streams(device: torch.device) -> None:
 
     def step(call: nn.Module, net: nn.Module, number: int) -> None:
         stream = torch.Stream(device) if number > 4 else None
+        torch.accelerator.synchronize(device)
         with stream or contextlib.nullcontext():
             pair.step(call, net, number)
+        torch.accelerator.synchronize(device)
 
     pair.train(8, step)
 

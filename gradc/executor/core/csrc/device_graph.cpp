@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -262,6 +263,12 @@ bool DeviceGraph::fits(const Values& inputs, const Situation& now) const {
 
 bool DeviceGraph::takes(const Values& inputs, const Situation& now) const {
   return fits(inputs, now) && std::none_of(memories_.begin(), memories_.end(), is_lent);
+}
+
+size_t DeviceGraph::num_bytes() const {
+  return std::accumulate(memories_.begin(), memories_.end(), size_t{0}, [](size_t sum, const auto& memory) {
+    return sum + memory->storage.nbytes();
+  });
 }
 
 std::vector<bool> DeviceGraph::held_memories(std::vector<bool> known) const {

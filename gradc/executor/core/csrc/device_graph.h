@@ -55,6 +55,9 @@ class DeviceGraph {
   // The same for the call that it was recorded for: its versions have been counted.
   Values replay_as_recorded(const Values& inputs);
 
+  // Of the memory that it lends.
+  size_t num_bytes() const;
+
   // Of memories that are held for long, if they are few, those that are to be copied the next time; else what was `known`.
   std::vector<bool> held_memories(std::vector<bool> known) const;
 

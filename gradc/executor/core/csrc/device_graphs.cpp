@@ -14,11 +14,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 
 namespace gradc {
 namespace {
 
 constexpr size_t most_recordings = 8; // of a plan at a time
+constexpr size_t most_bytes = size_t{1} << 30; // that several recordings of a plan lend; one may lend more
 constexpr size_t most_visits = 64;
 constexpr int64_t few_recordings = 2; // beyond them, one has to be asked for twice as often as the one before
 
@@ -214,6 +216,19 @@ DeviceGraphs::Values DeviceGraphs::run(const Plan& plan, Values inputs, Values* 
   return run_steps(plan, std::move(inputs), left);
 }
 
+void DeviceGraphs::Places::note(const void* place) {
+  has_moved_ = num_known_ > 0 && place != last_;
+  last_ = place;
+  const auto* end = known_.begin() + num_known_;
+  if (num_known_ < known_.size() && std::find<const void* const*>(known_.begin(), end, place) == end) {
+    known_[num_known_++] = place;
+  }
+}
+
+bool DeviceGraphs::Places::moves() const {
+  return has_moved_ || num_known_ == known_.size();
+}
+
 DeviceGraphs::Visits& DeviceGraphs::visits_of(size_t sizes) {
   const auto known = std::find_if(visits_.begin(), visits_.end(), [sizes](const Visits& visits) { return visits.sizes == sizes; });
   if (known != visits_.end()) {
@@ -231,16 +246,18 @@ DeviceGraphs::Visits& DeviceGraphs::visits_of(size_t sizes) {
 // A plan whose situation never comes back is not recorded at each call.
 bool DeviceGraphs::is_worth_recording(const Values& inputs, const Situation& now) {
   Visits& visits = visits_of(hash_sizes(inputs));
-  const auto places = places_of(inputs);
-  const bool is_known = visits.places.size() == places.size() && visits.situation == now;
-  std::vector<bool> have_moved(places.size());
-  for (size_t i = 0; i < places.size() && is_known; ++i) {
-    have_moved[i] = places[i] != visits.places[i];
+  if (visits.places.size() != inputs.size() || !(visits.situation == now)) {
+    visits.places.assign(inputs.size(), {});
+    visits.situation = now;
   }
-  visits.is_steady = is_known && have_moved == visits.have_moved;
-  visits.have_moved = std::move(have_moved);
-  visits.places = places;
-  visits.situation = now;
+  const auto places = places_of(inputs);
+  std::vector<bool> do_move(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    visits.places[i].note(places[i]);
+    do_move[i] = visits.places[i].moves();
+  }
+  visits.is_steady = do_move == visits.do_move;
+  visits.do_move = std::move(do_move);
   const int64_t patience = std::clamp<int64_t>(num_recorded_ - few_recordings, 0, 20);
   return visits.num_missed++ >= (runs_before << patience) && (visits.is_steady || runs_before == 0);
 }
@@ -256,7 +273,10 @@ DeviceGraph* DeviceGraphs::find(const Values& inputs, const Situation& now) {
 }
 
 void DeviceGraphs::make_room() {
-  while (graphs_.size() >= most_recordings) {
+  const auto add = [](size_t sum, const auto& graph) { return sum + graph->num_bytes(); };
+  const size_t another = graphs_.empty() ? 0 : graphs_.front()->num_bytes();
+  while (!graphs_.empty() &&
+         (graphs_.size() >= most_recordings || std::accumulate(graphs_.begin(), graphs_.end(), another, add) > most_bytes)) {
     graphs_.pop_back();
   }
 }
@@ -268,7 +288,7 @@ DeviceGraphs::Values DeviceGraphs::record(const Plan& plan, const Values& inputs
     copied_memories = graph->held_memories(std::move(copied_memories));
   }
   make_room();
-  graphs_.push_front(std::make_unique<DeviceGraph>(plan, device_, now, inputs, visits.have_moved, std::move(copied_memories)));
+  graphs_.push_front(std::make_unique<DeviceGraph>(plan, device_, now, inputs, visits.do_move, std::move(copied_memories)));
   visits.num_missed = 0;
   ++num_recorded_;
   return graphs_.front()->replay_as_recorded(inputs);

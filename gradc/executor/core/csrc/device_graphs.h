@@ -15,6 +15,8 @@
 
 #include "executor/core/csrc/plan.h"
 
+#include <array>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -50,14 +52,28 @@ class DeviceGraphs {
   Values run(const Plan& plan, Values inputs, Values* left);
 
  private:
+  // Where one input lay in the latest runs by the steps.
+  class Places {
+   public:
+    void note(const void* place);
+    // Whether the next run will probably find it elsewhere: it has just moved, or lay in many places.
+    bool moves() const;
+
+   private:
+    std::array<const void*, 5> known_{};
+    size_t num_known_ = 0;
+    const void* last_ = nullptr;
+    bool has_moved_ = false;
+  };
+
   // The latest runs, by the steps, of inputs of some sizes.
   struct Visits {
     size_t sizes = 0; // a hash
     Situation situation;
-    std::vector<const void*> places;
-    std::vector<bool> have_moved;
+    std::vector<Places> places;
+    std::vector<bool> do_move;
     int64_t num_missed = 0;
-    bool is_steady = false; // the same inputs moved as the time before
+    bool is_steady = false; // the same inputs move as the time before
   };
 
   Visits& visits_of(size_t sizes);
