@@ -136,7 +136,7 @@ def source_of(formula: Formula, dtype: torch.dtype, most_rows: int, ops: dict[st
             dict.fromkeys(call.op for call in formula.calls), ops, dict(zip(_ROUNDED, intrinsics, strict=True))
         ),
         parameters=", ".join(f"Real{'&' if name in written else ''} {name}" for name in used),
-        statements="\n".join(f"  {statement}" for statement in _statements(formula)),
+        statements=_lines(f"  {statement}" for statement in _statements(formula)),
         per_thread=ELEMENTS // THREADS,
         alignment=min(ELEMENTS // THREADS * dtype.itemsize, 16),
         name=NAME,
