@@ -56,7 +56,9 @@ def card_of(params: Any) -> Card | None:
 
 
 def why_no_kernel(formula: Formula, card: Card, params: Sequence[Any]) -> str:
-    """See the module's docstring."""
+    """See the module's docstring. Loading one would end the capture of a graph."""
+    if native.extension.is_captured(card.device):
+        return "stream that a graph is captured from"
     if params[0].dtype not in kernels.DTYPES:
         return "parameter that is neither float32 nor float64"
     kernel = _kernel(formula, card, params[0].dtype, _room(params))

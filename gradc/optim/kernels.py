@@ -34,20 +34,38 @@ ON_CUDA = {
     "div_values": "divide(a, b)",
     "maximum": "a != a || a > b ? a : b",
     "add": "fused(number, b, a)",
-    "lerp": "absolute(number) < Real(0.5) ? fused(number, minus(b, a), a) : fused(-minus(b, a), minus(1, number), b)",
+    "lerp": "absolute(number) < Number(0.5) ? fused(number, minus(b, a), a) : fused(-minus(b, a), minus(1, number), b)",
     "addcmul": "number == 1 ? fused(b, c, a) : fused(number, multiply(b, c), a)",
     "addcdiv": "fused(number, divide(b, c), a)",
 }
 
 _ROUNDED = ("plus", "minus", "multiply", "divide", "root", "fused", "absolute")
-_OF_DTYPE = {
-    torch.float32: ("float", ("__fadd_rn", "__fsub_rn", "__fmul_rn", "__fdiv_rn", "__fsqrt_rn", "__fmaf_rn", "fabsf")),
-    torch.float64: ("double", ("__dadd_rn", "__dsub_rn", "__dmul_rn", "__ddiv_rn", "__dsqrt_rn", "__fma_rn", "fabs")),
+_FLOAT = ("__fadd_rn", "__fsub_rn", "__fmul_rn", "__fdiv_rn", "__fsqrt_rn", "__fmaf_rn", "fabsf")
+_DOUBLE = ("__dadd_rn", "__dsub_rn", "__dmul_rn", "__ddiv_rn", "__dsqrt_rn", "__fma_rn", "fabs")
+_BFLOAT16 = """\
+// Half of a float. What an op computes in floats is rounded to the nearest one behind it, as where ATen stores it.
+struct Real {
+  unsigned short bits;
+
+  Real() = default;
+  __device__ Real(float value) {
+    const unsigned word = __float_as_uint(value);
+    bits = value != value ? 0x7fff : (word + 0x7fff + (word >> 16 & 1)) >> 16;
+  }
+  __device__ operator float() const {
+    return __uint_as_float((unsigned)bits << 16);
+  }
+};
+"""
+_OF_DTYPE = {  # what is stored, what is computed with, and its functions
+    torch.float32: ("using Real = float;\n", "float", _FLOAT),
+    torch.float64: ("using Real = double;\n", "double", _DOUBLE),
+    torch.bfloat16: (_BFLOAT16, "float", _FLOAT),
 }
 DTYPES = tuple(_OF_DTYPE)
 
 _TEXT = """\
-using Real = {real};
+{stored}using Number = {number};
 
 struct Row {{
   Real* operands[{num_operands}]; // {operands}
@@ -57,7 +75,7 @@ struct Row {{
 
 struct Arguments {{
   unsigned num_rows, unused;
-  Real numbers[{num_numbers}];
+  Number numbers[{num_numbers}];
   alignas(8) Row rows[{most_rows}];
 }};
 
@@ -73,11 +91,11 @@ __device__ unsigned row_of(const Arguments& arguments, unsigned block) {{
   return low;
 }}
 
-__device__ inline void update_element(const Real* numbers, {parameters}) {{
+__device__ inline void update_element(const Number* numbers, {parameters}) {{
 {statements}
 }}
 
-struct alignas(16) Pack {{
+struct alignas({alignment}) Pack {{
   Real elements[{per_thread}];
 }};
 
@@ -104,11 +122,12 @@ extern "C" __global__ void {name}(const __grid_constant__ Arguments arguments) {
 
 def source_of(formula: Formula, dtype: torch.dtype, most_rows: int, ops: dict[str, str] = ON_CUDA) -> str:
     """See the module's docstring. ``ops`` says how each op rounds."""
-    real, intrinsics = _OF_DTYPE[dtype]
+    stored, number, intrinsics = _OF_DTYPE[dtype]
     used = [name for name in formula.operands if any(name in (*call.values, call.out) for call in formula.calls)]
     written = [name for name in used if any(name == call.out for call in formula.calls)]
     return _TEXT.format(
-        real=real,
+        stored=stored,
+        number=number,
         num_operands=len(formula.operands),
         operands=", ".join(formula.operands),
         num_numbers=max(sum(call.number is not None for call in formula.calls), 1),
@@ -117,8 +136,9 @@ def source_of(formula: Formula, dtype: torch.dtype, most_rows: int, ops: dict[st
             dict.fromkeys(call.op for call in formula.calls), ops, dict(zip(_ROUNDED, intrinsics, strict=True))
         ),
         parameters=", ".join(f"Real{'&' if name in written else ''} {name}" for name in used),
-        statements="\n".join(f"  {statement}" for statement in _statements(formula)),
+        statements=_lines(f"  {statement}" for statement in _statements(formula)),
         per_thread=ELEMENTS // THREADS,
+        alignment=min(ELEMENTS // THREADS * dtype.itemsize, 16),
         name=NAME,
         pointers=_lines(f"  Real* const __restrict__ {name}s = row.operands[{formula.operands.index(name)}];" for name in used),
         elements=ELEMENTS,
@@ -139,7 +159,7 @@ def _functions(used: dict[str, None], ops: dict[str, str], intrinsics: dict[str,
     for op in used:
         names = [name for name in ("a", "b", "c", "number") if re.search(rf"\b{name}\b", ops[op])]
         expression = re.sub(r"\b[a-z]+(?=\()", lambda found: intrinsics[found[0]], ops[op])
-        parameters = ", ".join(f"Real {name}" for name in names)
+        parameters = ", ".join(f"Number {name}" for name in names)
         texts.append(f"__device__ inline Real {op}_op({parameters}) {{\n  return {expression};\n}}")
     return _lines(texts)
 

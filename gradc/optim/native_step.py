@@ -233,7 +233,7 @@ def run(formula: Formula, columns: Columns, settings: Settings) -> None:
         keys, scalars, values = list(zip(counts, products, strict=True)), scalars + columns["mu_product"], counts + products
     numbers = {key: _numbers(formula, settings, key) for key in set(keys)}
     is_beyond = any(map(_is_beyond, itertools.chain(*numbers.values())))
-    if is_beyond and any(param.dtype == torch.float32 for param in columns["param"]):
+    if is_beyond and any(param.dtype != torch.float64 for param in columns["param"]):
         raise OverflowError("a number that is none in float32")
     places = {key: place for place, key in enumerate(numbers)}
     _update_of(formula, columns["param"]).run(operands, list(numbers.values()), [places[key] for key in keys], scalars, values)

@@ -1,4 +1,5 @@
 using Real = float;
+using Number = float;
 
 struct Row {
   Real* operands[4]; // param, grad, exp_avg, exp_avg_sq
@@ -8,29 +9,29 @@ struct Row {
 
 struct Arguments {
   unsigned num_rows, unused;
-  Real numbers[7];
+  Number numbers[7];
   alignas(8) Row rows[16];
 };
 
-__device__ inline Real mul_op(Real a, Real number) {
+__device__ inline Real mul_op(Number a, Number number) {
   return __fmul_rn(a, number);
 }
-__device__ inline Real lerp_op(Real a, Real b, Real number) {
-  return fabsf(number) < Real(0.5) ? __fmaf_rn(number, __fsub_rn(b, a), a) : __fmaf_rn(-__fsub_rn(b, a), __fsub_rn(1, number), b);
+__device__ inline Real lerp_op(Number a, Number b, Number number) {
+  return fabsf(number) < Number(0.5) ? __fmaf_rn(number, __fsub_rn(b, a), a) : __fmaf_rn(-__fsub_rn(b, a), __fsub_rn(1, number), b);
 }
-__device__ inline Real addcmul_op(Real a, Real b, Real c, Real number) {
+__device__ inline Real addcmul_op(Number a, Number b, Number c, Number number) {
   return number == 1 ? __fmaf_rn(b, c, a) : __fmaf_rn(number, __fmul_rn(b, c), a);
 }
-__device__ inline Real sqrt_op(Real a) {
+__device__ inline Real sqrt_op(Number a) {
   return __fsqrt_rn(a);
 }
-__device__ inline Real div_op(Real a, Real number) {
+__device__ inline Real div_op(Number a, Number number) {
   return __fdiv_rn(a, number);
 }
-__device__ inline Real add_number_op(Real a, Real number) {
+__device__ inline Real add_number_op(Number a, Number number) {
   return __fadd_rn(a, number);
 }
-__device__ inline Real addcdiv_op(Real a, Real b, Real c, Real number) {
+__device__ inline Real addcdiv_op(Number a, Number b, Number c, Number number) {
   return __fmaf_rn(number, __fdiv_rn(b, c), a);
 }
 
@@ -44,7 +45,7 @@ __device__ unsigned row_of(const Arguments& arguments, unsigned block) {
   return low;
 }
 
-__device__ inline void update_element(const Real* numbers, Real& param, Real grad, Real& exp_avg, Real& exp_avg_sq) {
+__device__ inline void update_element(const Number* numbers, Real& param, Real grad, Real& exp_avg, Real& exp_avg_sq) {
   param = mul_op(param, numbers[0]);
   exp_avg = lerp_op(exp_avg, grad, numbers[1]);
   exp_avg_sq = mul_op(exp_avg_sq, numbers[2]);

@@ -23,7 +23,7 @@ BUILD = pathlib.Path(__file__).parents[2] / "build" / "host_kernels"
 # The CPU's kernels, which the simulated device runs, round otherwise than CUDA's (gradc/optim/csrc/block_update.cpp).
 ON_SIMULATED = {
     **kernels.ON_CUDA,
-    "lerp": "absolute(number) < Real(0.5) ? fused(number, minus(b, a), a) : fused(minus(number, 1), minus(b, a), b)",
+    "lerp": "absolute(number) < Number(0.5) ? fused(number, minus(b, a), a) : fused(minus(number, 1), minus(b, a), b)",
     "addcmul": "fused(multiply(number, b), c, a)",
     "addcdiv": "plus(a, divide(multiply(number, b), c))",
 }
@@ -34,7 +34,7 @@ _BEFORE = """\
 #include <cstdint>
 #include <cstring>
 #include <dlfcn.h>
-#define __device__ static
+#define __device__
 #define __global__
 #define __grid_constant__
 using std::fabs;
@@ -50,6 +50,8 @@ template <class T> static T root(T a) {
   roots(1, &a, &out, 0x2 | 0x140000 | 0x100);
   return out;
 }
+static unsigned __float_as_uint(float a) { unsigned word; std::memcpy(&word, &a, 4); return word; }
+static float __uint_as_float(unsigned word) { float a; std::memcpy(&a, &word, 4); return a; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }
 static float __fmul_rn(float a, float b) { return a * b; }

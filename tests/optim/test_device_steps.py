@@ -130,7 +130,7 @@ def test_what_torch_does_is_counted() -> None:
         check("loop", lambda params: optim.Adam(params, foreach=False), by_torch("foreach=False is asked for"))
         check("lists", lambda params: optim.Adam(params, foreach=True), {"native steps": 4})
         check("rate", lambda params: optim.SGD(params, lr=torch.tensor(0.1)), by_torch("lr that is no number"))
-        check("bfloat16", optim.Adam, by_torch("parameter that is neither float32 nor float64"), dtype=torch.bfloat16)
+        check("float16", optim.Adam, by_torch("parameter that is neither float32 nor float64"), dtype=torch.float16)
         check("transposed", optim.Adam, by_torch("gradient that is laid out otherwise than its parameter"), between=transposed)
         check("shared", optim.Adam, by_torch("parameter, gradient and state that share memory"), between=share)
         uneven = {"native steps": 3, **by_torch("state that only some parameters have", 1)}

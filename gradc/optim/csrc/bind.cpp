@@ -130,6 +130,7 @@ void bind_optim(py::module_& module) {
       "load_cuda_kernel",
       [](c10::DeviceIndex device, const py::bytes& cubin, const std::string& name) { return load_cuda_kernel(device, cubin, name); },
       py::arg("device"), py::arg("cubin"), py::arg("name"));
+  module.def("is_captured", &is_captured, py::arg("device"), "True while a graph is captured from the current stream of a device.");
   module.def("is_current_stream_captured", &is_current_stream_captured, "True while the current stream of the accelerator is captured.");
   py::class_<KernelUpdate, Update, std::shared_ptr<KernelUpdate>>(module, "KernelUpdate", "On a device, in one launch for all parameters.")
       .def(

@@ -246,6 +246,9 @@ const char* BlockUpdate::why_not(const std::vector<Row>& rows) {
     if (const char* reason = why_not_alike(row); *reason) {
       return reason;
     }
+    if (row[0]->scalar_type() != at::kFloat && row[0]->scalar_type() != at::kDouble) {
+      return "parameter that is neither float32 nor float64";
+    }
     const auto num_bytes = static_cast<ptrdiff_t>(row[0]->nbytes()); // and so of the others
     std::array<const char*, most_values> starts{};
     for (size_t i = 0; i < num_operands(); ++i) {

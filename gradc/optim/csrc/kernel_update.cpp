@@ -120,7 +120,7 @@ void KernelUpdate::launch(const std::vector<const Row*>& rows, const std::vector
   arguments.write(uint32_t{0});
   for (size_t i = 0; i < std::max<size_t>(compiled_.num_numbers, 1); ++i) {
     const double number = i < numbers.size() ? numbers[i] : 0.0;
-    compiled_.dtype == at::kFloat ? arguments.write(static_cast<float>(number)) : arguments.write(number);
+    compiled_.dtype == at::kDouble ? arguments.write(number) : arguments.write(static_cast<float>(number));
   }
   arguments.align();
   int64_t num_blocks = 0;

@@ -2,9 +2,10 @@
 //
 // Arguments.  What a launch works on goes with it by value, as the text of the kernel has it (gradc/optim/kernels.py):
 //
-//                 unsigned num_rows, unused;  Real numbers[num_numbers];  Row rows[most_rows], from the next multiple of 8 on
+//                 unsigned num_rows, unused;  Number numbers[num_numbers];  Row rows[most_rows], from the next multiple of 8 on
 //                 Row: Real* operands[num_operands];  int64_t size;  unsigned first_block, unused
 //
+//             A Number is a double where the parameters are, else a float.
 //             So nothing has to be copied to the device before, and nothing is read when the launch has returned.
 // Memory.     All rows are updated at once: what one writes no other may read or write. That is looked at once for the same addresses.
 #pragma once

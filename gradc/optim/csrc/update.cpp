@@ -33,9 +33,6 @@ const char* Update::why_not_alike(const Row& row) const {
   if (!is_writable(parameter) || !parameter.is_non_overlapping_and_dense() || is_in_forward_mode()) {
     return "parameter of a kind that only torch's own step takes";
   }
-  if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
-    return "parameter that is neither float32 nor float64";
-  }
   for (size_t i = 1; i < num_operands(); ++i) {
     const at::Tensor& other = *row[i];
     if (!is_writable(other) || other.scalar_type() != parameter.scalar_type() || !are_equal(other.sizes(), parameter.sizes())) {
