@@ -105,6 +105,12 @@ def before_backward_pass_inside_another() -> None:
         extension.show_hidden_edges()
 
 
+def before_backward_pass(roots: Sequence[Any], inputs: Sequence[Any], creates_graph: bool) -> None:
+    """Expand segments between whose nodes those of another thread may run: see nodes/csrc/expand.h."""
+    if "extension" in globals():
+        extension.expand_segments(roots, inputs, creates_graph)
+
+
 @functools.cache
 def is_built() -> bool:
     """True if there is an extension.

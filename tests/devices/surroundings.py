@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.compilers import Compiler
 from tests.devices.computations import affine
-from tests.devices.registry import Device, constant, leaf, other, program
+from tests.devices.registry import HIGHER_ORDER, Device, constant, leaf, other, program
 from tests.devices.simulated import NAME
 
 
@@ -99,7 +99,7 @@ def function_of_the_users(compile: Compiler, device: Device) -> Any:
     return x, y
 
 
-@program("function transform")
+@program("function transform", HIGHER_ORDER)
 def function_transform(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(device, 4, 4)
     y = compile(lambda x, w: torch.func.grad(lambda x: (x @ w).tanh().sum())(x) @ w)(x, w)
@@ -107,7 +107,7 @@ def function_transform(compile: Compiler, device: Device) -> Any:
     return x, w, y
 
 
-@program()
+@program(HIGHER_ORDER)
 def gradient_inside(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(device, 4, 4)
 
@@ -118,6 +118,22 @@ def gradient_inside(compile: Compiler, device: Device) -> Any:
     y = compile(run)(x, w)
     y.backward()
     return x, w, y
+
+
+@program(HIGHER_ORDER, "compiled autograd: create_graph")
+def gradient_twice_inside(compile: Compiler, device: Device) -> Any:
+    x, w, v = (leaf(device, 8, 8) for _ in range(3))
+
+    def run(x):
+        y = torch.tanh(torch.tanh(x @ w) @ v) * torch.sin(x @ v)
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad((grad * y).sum(), x, create_graph=True)
+        return (again * y).sum() + grad.square().sum()
+
+    step = compile(run)
+    for _ in range(2):
+        step(x).backward()
+    return x, w, v
 
 
 def _trained(
