@@ -181,12 +181,6 @@ def _left_out() -> Eagerly:
     return _EAGERLY
 
 
-def _before(
-    tensors: Any, grads: Any, keep_graph: bool, create_graph: bool, inputs: Any = (), *_: Any, **__: Any
-) -> None:
-    native.before_backward_pass(tensors, inputs, create_graph)
-
-
 def _intercepted(original: Any) -> Any:
     """torch's way into its engine, with this one before it: one comparison where not enabled."""
 
@@ -194,7 +188,7 @@ def _intercepted(original: Any) -> Any:
     def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside_backward():
             native.before_backward_pass_inside_another()
-        _before(tensors, *args, **kwargs)
+        native.before_backward_pass(tensors, *args)
         results = run_backward(tensors, *args, **kwargs) if present().is_on else _left_out()
         if not isinstance(results, Eagerly):
             return results

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from gradc import native
 from gradc.ambient import unsupported_mode
-from gradc.torch_private.autograd import engine_grad, is_inside_backward, is_last, next_sequence_nr, number_nodes, sequence_nr
+from gradc.torch_private.autograd import engine_grad, is_inside_backward, next_sequence_nr
 
 _devices: set[torch.device] = set()
 _here = threading.local()
@@ -47,24 +47,9 @@ def in_step(frame: Any) -> Iterator[None]:
 
 
 def _count(number: int, values: Any) -> None:
-    tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
-    native.extension.expand_segments(tensors, (), False)
-    nodes = _nodes_behind(tensors)
-    number_nodes((node, sequence_nr(node) + number) for node in nodes)
+    native.extension.move_on([value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)], number)
     for device in _devices:
         native.extension.call_elsewhere(functools.partial(_pass_through, device, number))
-
-
-def _nodes_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
-    """All nodes that a pass from there may come to, but for those of leaves, which have no numbers."""
-    found: set[Any] = set()
-    stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    while stack:
-        node = stack.pop()
-        if node not in found and not is_last(node):
-            found.add(node)
-            stack += [target for target, _ in node.next_functions if target is not None]
-    return found
 
 
 class _Count(torch.autograd.Function):

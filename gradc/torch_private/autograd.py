@@ -98,11 +98,6 @@ def put_in_order(nodes: Sequence[Any]) -> None:
         node._set_sequence_nr(number)
 
 
-def is_last(node: Any) -> bool:
-    """True for a node that no thread has counted: the engine runs it as soon as it can, as that of a leaf."""
-    return sequence_nr(node) == (1 << 64) - 1
-
-
 def number_nodes(numbered: Iterable[tuple[Any, int]]) -> None:
     """Give each node its sequence number."""
     for node, number in numbered:

@@ -208,7 +208,7 @@ def value_decides(compile: Compiler, device: Device) -> Any:
     return x, y
 
 
-@program("backward that cannot be traced")
+@program()
 def extremes(compile: Compiler, device: Device) -> Any:
     x, y = leaf(device, 4, 4), leaf(device)
 

@@ -107,6 +107,22 @@ def function_transform(compile: Compiler, device: Device) -> Any:
     return x, w, y
 
 
+@program()
+def first_gradient_inside(compile: Compiler, device: Device) -> Any:
+    """Which leaves no graph: one region, with the pass of the engine in it."""
+    x, w, v = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8, 8)
+
+    def run(x, w, v):
+        y = torch.tanh(x @ w) @ v + torch.sin(x @ v) @ w
+        of_x, of_w = torch.autograd.grad(y.square().sum(), (x, w), retain_graph=True)
+        return (y * of_x).sum() + (of_w * v).sum()
+
+    step = compile(run)
+    for _ in range(2):
+        step(x, w, v).backward()
+    return x, w, v
+
+
 @program(HIGHER_ORDER)
 def gradient_inside(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(device, 4, 4)

@@ -100,6 +100,10 @@ void bind_nodes(py::module_& module) {
       "(roots, inputs, create_graph) -> None; see expand.h");
   module.def(
       "call_elsewhere", torch::wrap_pybind_function(call_elsewhere), "(function) -> None; calls it in a thread whose nodes nobody counts");
+  module.def(
+      "move_on",
+      torch::wrap_pybind_function([](const py::sequence& roots, uint64_t number) { move_on(tensors_among(roots), number); }),
+      "(roots, number) -> None; the nodes behind have sequence numbers so much higher from now on");
   module.def("count_nodes_to", count_nodes_to, "(number) -> None; no node that this thread makes from now on has a lower sequence number");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }

@@ -223,6 +223,12 @@ void call_elsewhere(const py::function& function) {
   }
 }
 
+void move_on(const variable_list& roots, uint64_t number) {
+  for (const auto& node : nodes_from(roots)) {
+    node->set_sequence_nr(node->sequence_nr() + number);
+  }
+}
+
 void count_nodes_to(uint64_t number) {
   while (at::sequence_number::peek() < number) {
     at::sequence_number::get_and_increment();
