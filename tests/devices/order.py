@@ -98,3 +98,16 @@ def half_precision(compile: Compiler, device: Device) -> Any:
             grad = gradient(y, x)
         (grad.square().sum() + (y * grad).sum()).backward()
     return x, w, v
+
+
+@program(HIGHER_ORDER)
+def freed_before(compile: Compiler, device: Device) -> Any:
+    """A graph that a first backward has freed: the error is eager's."""
+    x, w = leaf(device, 8, 8), leaf(device, 8, 8)
+    run = compile(lambda x, w: (torch.tanh(torch.tanh(x @ w) @ w) * 2).sum())
+    y = run(x, w)
+    y.backward()
+    try:
+        gradient(y, x)
+    except RuntimeError as error:
+        return str(error), x, w

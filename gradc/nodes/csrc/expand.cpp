@@ -135,6 +135,9 @@ void expand_segments(const variable_list& roots, const variable_list& inputs, bo
 // The nodes have the topological number of the segment, which those that lead to it go by: the engine asks only whether a node's is lower
 // than that of one it may lead to.
 void SegmentNode::expand(bool creates_graph) {
+  if (is_hidden_released_ || std::find(is_released_.begin(), is_released_.end(), true) != is_released_.end()) {
+    return; // the engine will say so
+  }
   const auto found = region_->derive->expand(number_, symbols_);
   region_->was_expanded = region_->was_expanded || creates_graph;
   if (!found || is_repacked_ || !layout().later.empty() || layout().has_spoilt || has_hooks(*this)) {
@@ -169,7 +172,7 @@ void SegmentNode::expand(bool creates_graph) {
         saved.kept[position] = std::move(tensor);
         continue;
       }
-      if (tensor.grad_fn()) {
+      if (tensor.defined() && tensor.grad_fn()) {
         if (const auto edge = torch::autograd::impl::gradient_edge(tensor); part_of(edge) != edge) {
           tensor = with_history(tensor, part_of(edge));
         }
