@@ -29,6 +29,7 @@ from gradc.torch_private.modes import (
     is_forward_ad_active,
     is_functorch_active,
     is_layout_enforced,
+    matmul_precision,
     num_dispatch_modes,
     transforms,
 )
@@ -65,7 +66,7 @@ def ambient(autocast: AutocastState) -> Ambient:
     return Ambient(
         autocast,
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        matmul_precision(),
         bool(torch.backends.mkldnn.enabled),
         torch.get_default_dtype(),
         is_layout_enforced(),

@@ -105,6 +105,19 @@ def before_backward_pass_inside_another() -> None:
         extension.show_hidden_edges()
 
 
+_graphs_of_passes: list[bool] = []  # not empty once a pass has made a graph: until then no thread of the engine's has
+
+
+def before_backward_pass(
+    roots: Sequence[Any], grads: Any, keep_graph: bool, create_graph: bool, inputs: Sequence[Any] = (), *_: Any
+) -> None:
+    """Expand segments between whose nodes those of another thread may run: see nodes/csrc/expand.h. As the engine's."""
+    if create_graph and not _graphs_of_passes:
+        _graphs_of_passes.append(True)
+    if _graphs_of_passes and "extension" in globals():
+        extension.expand_segments(roots, inputs, create_graph)
+
+
 @functools.cache
 def is_built() -> bool:
     """True if there is an extension.

@@ -29,15 +29,21 @@ class Made(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LiveNode:
-    """One node that a call makes: of primal, segment or output ``number``, or so many nodes (``depth``) above an output's."""
+    """One node that a call makes: of primal, segment or output ``number``, or so many nodes (``depth``) above an output's.
+
+    ``offset``: how many nodes eager has made in the call before it.
+    """
 
     made: Made
     number: int
     depth: int = 0
+    offset: int = dataclasses.field(default=0, compare=False)
 
 
-def live_order(hoisted: Hoisted, segments: Sequence[Segment], outputs: Outputs | None = None) -> tuple[LiveNode, ...]:
-    """See the module's docstring; () if a call makes them so."""
+def live_order(
+    hoisted: Hoisted, segments: Sequence[Segment], outputs: Outputs | None = None, *, is_numbered: bool = False
+) -> tuple[LiveNode, ...]:
+    """See the module's docstring; () if a call makes them so, unless it ``is_numbered``: each has its ``offset`` then."""
     use_at = {position: node for (node, _), position in hoisted.detours.items()}
     views = outputs.nodes_of_views if outputs is not None else {}
     nodes = {
@@ -50,11 +56,19 @@ def live_order(hoisted: Hoisted, segments: Sequence[Segment], outputs: Outputs |
     }
     as_made = (*nodes, *(LiveNode(Made.SEGMENT, segment.number) for segment in segments), *shown)
     others = collections.deque(sorted((nodes | shown).items(), key=lambda item: sequence_nr(item[1])))
+    offset = lambda number: number - hoisted.tape.first_sequence_nr
     order: list[LiveNode] = []
+
+    def add_other() -> None:
+        item, node = others.popleft()
+        order.append(dataclasses.replace(item, offset=offset(sequence_nr(node))))
+
     for segment in segments:
         last = max(map(sequence_nr, segment.nodes))
         while others and sequence_nr(others[0][1]) <= last:
-            order.append(others.popleft()[0])
-        order.append(LiveNode(Made.SEGMENT, segment.number))
-    order += [item for item, _ in others]
-    return () if tuple(order) == as_made else tuple(order)
+            add_other()
+        order.append(LiveNode(Made.SEGMENT, segment.number, offset=offset(last)))
+    while others:
+        add_other()
+    is_as_made = tuple(order) == as_made and not (is_numbered and len(order) > len(segments))
+    return () if is_as_made else tuple(order)

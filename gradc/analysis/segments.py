@@ -129,7 +129,12 @@ class Segment:
 
 
 def cut(
-    hoisted: Hoisted, observables: Iterable[Edge], made_between: Iterable[Node] = (), *, is_split_at_leaves: bool = False
+    hoisted: Hoisted,
+    observables: Iterable[Edge],
+    made_between: Iterable[Node] = (),
+    *,
+    is_split_at_leaves: bool = False,
+    is_split_at_nodes: bool = False,
 ) -> tuple[Segment, ...]:
     """Cut the tape below ``observables``, the tape edges of the region's differentiable outputs.
 
@@ -137,6 +142,7 @@ def cut(
     so that what it sends to a value comes between what those send.
     ``is_split_at_leaves``: cut behind each node that sends a gradient to a primal, too, so that it gets there when it does in
     eager.
+    ``is_split_at_nodes``: each segment has one node.
 
     Raises:
         UnsupportedError: if the tape leads to a leaf that is no primal, or a node saved a view whose own node comes later.
@@ -147,6 +153,8 @@ def cut(
     for bit, edge in enumerate(observables):
         reach.walk(edge, 1 << bit)
     saves = reach.add_saved_values()
+    if is_split_at_nodes:
+        return _Joined(hoisted, primal_of, [(node,) for node in _engine_order(reach.mask)][::-1], saves).segments(observables)
     runs = _runs(reach.mask, primal_of if is_split_at_leaves else {}, sorted(map(sequence_nr, made_between)))
     return _Joined(hoisted, primal_of, runs, saves).segments(observables)
 

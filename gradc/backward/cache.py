@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from gradc import garbage as collector
+from gradc import native
 from gradc.ambient import AutocastState, autocast_set_to, unsupported_mode
 from gradc.analysis.segments import Segment
 from gradc.backward.bounded_cache import BoundedCache
@@ -50,6 +51,9 @@ MAX_COMPILED = 512  # backwards of one segment, and derivatives of one region: a
 _CANNOT_TRACE = (UnsupportedError, *FAKE_TENSOR_ERRORS, *OP_ERRORS, AssertionError)  # what eager raises, it shall raise
 _CANNOT_DERIVE = (UnsupportedError, GuardError, *FAKE_TENSOR_ERRORS, AssertionError)  # of torch's own, over fake tensors
 
+# The order of its additions follows from what two threads have counted: see Note [Higher order].
+HIGHER_ORDER_ELSEWHERE = "gradient of a gradient on another device than the CPU"
+
 _serials = itertools.count()
 _Derivative = Callable[..., Sequence[Any] | None]  # None for copies of weights in other dtypes than it was made for
 
@@ -74,7 +78,15 @@ class Join(Protocol):
 class BuildRegion(Protocol):
     """Makes a region of a tape, with the settings of the region that it is handed in by."""
 
-    def __call__(self, tape: Tape, name: str, is_split_at_leaves: bool = False) -> Region: ...
+    def __call__(
+        self, tape: Tape, name: str, *, is_split_at_leaves: bool = False, is_split_at_nodes: bool = False
+    ) -> Region: ...
+
+
+class Expand(Protocol):
+    """What a segment is expanded into: see nodes/csrc/expand.h. None where it stays as it is."""
+
+    def __call__(self, number: int, sizes: Sizes) -> tuple[Any, ...] | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +110,15 @@ class BackwardCache:
         name: str,
         build_region: BuildRegion,
         join: Join,
+        expand: Expand,
+        *,
         is_split_at_leaves: bool = False,
+        is_split_at_nodes: bool = False,
     ) -> None:
         self.tape, self.segments, self.settings, self.name = tape, segments, settings, name
         self.serial = next(_serials)
         note_compiled()
-        self._build_region, self._join = build_region, join
+        self._build_region, self._join, self._expand, self.is_eager = build_region, join, expand, is_split_at_nodes
         self._compiled: list[BoundedCache[BackwardKey, _Compiled | Fallback]] = [
             BoundedCache(MAX_COMPILED, tape.lock) for _ in segments
         ]
@@ -111,7 +126,8 @@ class BackwardCache:
             MAX_COMPILED, tape.lock
         )
         self._in_turn = InTurn(tape, MAX_COMPILED)
-        cut = lambda tape: build_region(tape, name, is_split_at_leaves).segments
+        cuts = {"is_split_at_leaves": is_split_at_leaves, "is_split_at_nodes": is_split_at_nodes}
+        cut = lambda tape: build_region(tape, name, **cuts).segments
         self._specialized = Specialized(CutTape(tape, segments), tape.retrace, cut, name)
 
     def grads(self, call: BackwardCall) -> Sequence[torch.Tensor | None]:
@@ -123,6 +139,8 @@ class BackwardCache:
         """
         self._refuse_spoilt(call)
         with self._forced_autocast():
+            if self.is_eager:
+                return self._run_eagerly(call)
             try:
                 run = self._derived(call) if torch.is_grad_enabled() else self._replayed(call)
             except UnsupportedError as error:
@@ -163,6 +181,8 @@ class BackwardCache:
     ) -> tuple[Any, ...] | None:
         """The plan for the present state, with the fields of Backward; None if there is none: ``grads_native`` says why."""
         segment = self.segments[number]
+        if self.is_eager:
+            return None
         with self._forced_autocast(), self._raising_under_fullgraph():
             key = dataclasses.replace(key_of(segment, tangents, needed, stealable), adds_up=adds_up)
             compiled = self._lookup(segment, key)
@@ -241,9 +261,29 @@ class BackwardCache:
 
         None where ``grads_native`` serves each call; one call, where it returns None.
         """
+        if self.is_eager:
+            return None
         with self._raising_under_fullgraph():
             return self._derivative_of(self.segments[number], saved, tangents, needed)
         return None
+
+    @torch.compiler.disable
+    def expand_native(self, number: int, symbols: Sequence[int]) -> tuple[Any, ...] | None:
+        """What the segment is expanded into: see nodes/csrc/expand.h. Counted: what it stands for runs eagerly."""
+        found: list[tuple[Any, ...] | None] = []
+        where = self.tape.line_of(self.segments[number].nodes[-1])
+        fallback(HIGHER_ORDER_ELSEWHERE, self.name, where, fullgraph=self.settings.fullgraph)
+
+        def expand() -> None:
+            with self.tape.lock, collector.set_aside(), quiet(), paid():
+                found.append(self._expand(number, self.sizes_of(symbols)))
+
+        native.extension.call_elsewhere(expand)
+        return found[0]
+
+    def prepare(self, sizes: Sizes) -> None:
+        """Have what runs eagerly at these sizes at hand."""
+        self._specialized.at(sizes)
 
     @contextlib.contextmanager
     def _raising_under_fullgraph(self) -> Iterator[None]:

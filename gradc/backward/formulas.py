@@ -6,7 +6,7 @@
     refuse_other_formulas: (Tape, Segment, create_graph) -> None; raises for a node that would need one and has none
 
 Such C++ code asks whether a tensor is "like a subclass", as a fake tensor is, or for values. A formula of this module makes
-the ATen calls that the C++ code makes on real CPU tensors, with the same operands in the same order; where these calls would
+the ATen calls that the C++ code makes on real tensors, with the same operands in the same order; where these calls would
 have to know values, one op of ``backward.ops`` stands for them, whose result has the same layout whatever the values are.
 """
 
@@ -51,6 +51,11 @@ class Formula:
     is_differentiable: bool = True
     is_wanted: Callable[[Node], bool] = lambda node: True
     keeps_calls: bool = False
+
+
+def _is_not_on_cuda(node: Node) -> bool:
+    """True where the C++ code reads a value. On CUDA, so as not to wait for it, it does what it does on fake tensors."""
+    return input_metadata(node).device.type != "cuda"
 
 
 def _evenly(node: Node, grads: Grads, made: Grads) -> Grads:
@@ -188,10 +193,10 @@ def _signed(number: int) -> int:
 
 
 FORMULAS = {
-    "MaxBackward1": Formula(_evenly),
-    "MinBackward1": Formula(_evenly),
-    "MedianBackward0": Formula(_evenly),
-    "NanmedianBackward0": Formula(_evenly),
+    "MaxBackward1": Formula(_evenly, is_wanted=_is_not_on_cuda),
+    "MinBackward1": Formula(_evenly, is_wanted=_is_not_on_cuda),
+    "MedianBackward0": Formula(_evenly, is_wanted=_is_not_on_cuda),
+    "NanmedianBackward0": Formula(_evenly, is_wanted=_is_not_on_cuda),
     "MaskedFillBackward1": Formula(_masked_fill),
     "IndexFillBackward1": Formula(_index_fill),
     "IndexPutBackward0": Formula(_index_put, is_differentiable=False, is_wanted=_is_put_by_mask),
@@ -282,8 +287,6 @@ class Run:
         torch.set_grad_enabled(self.is_grad_enabled)
         if all(grad is None for grad in made):
             return None
-        if any(grad is not None and grad.device.type != "cpu" for grad in self.grads):
-            raise UnsupportedError("formula known for the CPU only", self.node.name(), self.line)
         with self.recorder.placing(self._place):
             return tuple(map(_as_engine_takes_it, self.formula.make(self.node, self.grads, made), made))
 

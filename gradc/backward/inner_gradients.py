@@ -1,7 +1,7 @@
 """A call of torch.autograd.grad inside a function that is being recorded: the engine runs the nodes of the tape in the making.
 
     grad_inside:      (TapeRecorder, arguments of torch.autograd.grad) -> the gradients, on the tape
-    reason_for_eager: (outputs, inputs, arguments from outside) -> why such a call is left to eager; "" if it can be recorded
+    reason_for_eager: (outputs, inputs, arguments from outside, ...) -> why eager makes such a call; "" if it can be recorded
 
 With ``create_graph`` the engine leaves behind on the tape the nodes that it leaves behind in eager; without, only the calls are
 noted. What lies outside of the region it does not see: a call of the region has to check that, see ``InnerGradient``. See
@@ -46,7 +46,9 @@ def grad_inside(tape: TapeRecorder, *args: Any, **kwargs: Any) -> Any:
     return grads
 
 
-def reason_for_eager(outputs: Tensors, inputs: Tensors, arguments: Tensors, makes_zeros: bool) -> str:
+def reason_for_eager(
+    outputs: Tensors, inputs: Tensors, arguments: Tensors, *, makes_zeros: bool, creates_graph: bool
+) -> str:
     """See the module's docstring. ``arguments`` come from outside of the graph. ``makes_zeros``: of gradients that are None."""
     outside, ends = _edges(arguments), _edges(inputs)
     if len(wanted := outside & ends) > 1 and not all(node in LEAVES for node, _ in wanted):
@@ -54,8 +56,10 @@ def reason_for_eager(outputs: Tensors, inputs: Tensors, arguments: Tensors, make
     edges, nodes = _walked(outputs, ends)
     if makes_zeros and not ends <= edges:
         return "zeros that need a gradient"
-    beyond = {node for node, _ in outside}
-    return next((reason for reason in map(_what_is_unusual, nodes - beyond) if reason), "")
+    inside = nodes - {node for node, _ in outside}
+    if creates_graph and any(map(_is_elsewhere, inside)):
+        return "create_graph on another device than the CPU"
+    return next((reason for reason in map(_what_is_unusual, inside) if reason), "")
 
 
 def nodes_between(outputs: Tensors, inputs: Tensors) -> set[Node]:
@@ -63,13 +67,16 @@ def nodes_between(outputs: Tensors, inputs: Tensors) -> set[Node]:
     return _walked(outputs, _edges(inputs))[1]
 
 
+def _is_elsewhere(node: Node) -> bool:
+    """True if what the engine makes there is counted in a thread of the device's: see Note [Higher order]."""
+    return any(meta is not None and meta.device.type != "cpu" for meta in all_input_metadata(node))
+
+
 def _what_is_unusual(node: Node) -> str:
     if node in LEAVES:
         return ""
     if is_python(node):
         return "code of an autograd.Function"
-    if any(meta is not None and meta.device.type != "cpu" for meta in all_input_metadata(node)):
-        return "not on the CPU"
     return node.name() if differs_on_fakes(node) or differs_on_fakes(op_of(node)) else ""
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gradc import native
 from gradc.ambient import autocast_state
 from gradc.analysis.facts import Facts
 from gradc.analysis.hoist import Hoisted
@@ -35,7 +36,7 @@ from gradc.tape.node_facts import CASTS
 from gradc.tape.record import packing
 from gradc.tape.tape import Edge, Node, Primal, Saved, Tape, Unpacker, edge_of
 from gradc.tape.weight_casts import CacheError, Cast, weights_among
-from gradc.torch_private.autograd import input_metadata, next_sequence_nr
+from gradc.torch_private.autograd import input_metadata, next_sequence_nr, number_nodes, sequence_nr
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -109,7 +110,12 @@ def differentiate(parent: Tape, call: BackwardCall, edges: Sequence[Edge | None]
     with parent.lock, parent.unpacking(unpack), giving_out(parent, segment.nodes, unpack), packing(pack, unpacker):
         grads = run_nodes(parent, segment, stand_ins, call.needed, create_graph=True)
     tape = _real_tape(parent, unpacker, primals, grads, packed, start)
-    return _RealRegion(_sharing_casts(tape, lives), grads, autocast).attach(lives)
+    region = _RealRegion(_sharing_casts(tape, lives), grads, autocast)
+    if not region.is_elsewhere:
+        return region.attach(lives)
+    made: list[Grads] = []
+    native.extension.call_elsewhere(lambda: made.append(region.attach(lives)))
+    return made[0]
 
 
 def _real_tape(
@@ -160,7 +166,9 @@ class _RealRegion:
         self.hoisted, self.tape, self.grads = hoisted, hoisted.tape, grads
         self.outputs = [None if grad is None else _history(grad) for grad in grads]
         self.primal_of = {primal.edge: position for position, primal in enumerate(hoisted.primals)}
-        self.segments = cut(hoisted, [edge for edge in self.outputs if edge is not None])
+        wanted = [edge for edge in self.outputs if edge is not None]
+        self.is_elsewhere = native.is_built() and any(grad is not None and not grad.is_cpu for grad in grads)
+        self.segments = cut(hoisted, wanted, is_split_at_nodes=self.is_elsewhere)
         self.returned = _Values()
         for grad, edge in zip(grads, self.outputs, strict=True):
             if grad is not None and edge is not None and edge not in self.primal_of:
@@ -183,8 +191,14 @@ class _RealRegion:
                 primals.append(_made(primal, call))
         for segment in self.segments:
             call.attach(segment)
-        order = live_order(self.hoisted, self.segments)
-        call.put_in_order(order, call.nodes_of_primals(order), call.nodes_of_segments(), (), start)
+        order = live_order(self.hoisted, self.segments, is_numbered=self.is_elsewhere)
+        of_primals, of_segments = call.nodes_of_primals(order), call.nodes_of_segments()
+        if self.is_elsewhere:  # the numbers of the nodes that they stand for, which were counted
+            number_nodes((node, sequence_nr(s.nodes[0])) for node, s in zip(of_segments, self.segments, strict=True))
+            cast = [(node, item) for node, item in zip(of_primals, order) if node is not None and sequence_nr(node) >= start]
+            number_nodes((node, self.tape.first_sequence_nr + item.offset) for node, item in cast)
+        else:
+            call.put_in_order(order, of_primals, of_segments, (), start)
 
         def live(grad: torch.Tensor | None, edge: Edge | None) -> torch.Tensor | None:
             if edge is None:

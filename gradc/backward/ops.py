@@ -3,7 +3,7 @@
     masked_sum, filled_sum, filled_spread, put_sum         sums over the elements that a mask or an index picks out
     prod_backward, prod_dim_backward, cumprod_backward     formulas that ask for zeros
 
-Each makes the ATen calls of the C++ code on real CPU tensors, with the same operands in the same order; a fake tensor gets
+Each makes the ATen calls of the C++ code on real tensors, with the same operands in the same order; a fake tensor gets
 the layout alone. ``backward.formulas`` puts them in the place of that code.
 """
 

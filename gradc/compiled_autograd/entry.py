@@ -188,6 +188,7 @@ def _intercepted(original: Any) -> Any:
     def entry(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside_backward():
             native.before_backward_pass_inside_another()
+        native.before_backward_pass(tensors, *args)
         results = run_backward(tensors, *args, **kwargs) if present().is_on else _left_out()
         if not isinstance(results, Eagerly):
             return results

@@ -24,16 +24,18 @@ namespace py = pybind11;
 
 namespace {
 
-const char* name_of(at::Float32MatmulPrecision precision) {
-  switch (precision) {
-    case at::Float32MatmulPrecision::HIGHEST:
-      return "highest";
-    case at::Float32MatmulPrecision::HIGH:
-      return "high";
-    case at::Float32MatmulPrecision::MEDIUM:
-      return "medium";
+// As torch.get_float32_matmul_precision has it, but that it raises where the two were set by other names.
+std::string name_of(const std::pair<at::Float32Precision, at::Float32Precision>& precision) {
+  using at::Float32Precision;
+  const auto is_full = [](Float32Precision one) { return one != Float32Precision::TF32 && one != Float32Precision::BF16; };
+  const auto [cuda, onednn] = precision;
+  if (is_full(cuda) && is_full(onednn)) {
+    return "highest";
   }
-  TORCH_INTERNAL_ASSERT(false, "matmul precision of another torch");
+  if (cuda == Float32Precision::TF32 && !is_full(onednn)) {
+    return onednn == Float32Precision::TF32 ? "high" : "medium";
+  }
+  return "cuda " + at::precision2str(cuda) + ", mkldnn " + at::precision2str(onednn);
 }
 
 py::object dtype_of(at::ScalarType type) {
@@ -107,7 +109,8 @@ Ambient Ambient::read() {
     ambient.autocast[i] = is_enabled ? static_cast<int64_t>(at::autocast::get_autocast_dtype(devices[i])) : -1;
   }
   ambient.is_deterministic = context.deterministicAlgorithms();
-  ambient.matmul_precision = context.float32MatmulPrecision();
+  const auto precision = [&](at::Float32Backend backend) { return context.float32Precision(backend, at::Float32Op::MATMUL); };
+  ambient.matmul_precision = {precision(at::Float32Backend::CUDA), precision(at::Float32Backend::MKLDNN)};
   ambient.is_mkldnn_enabled = context.userEnabledMkldnn();
   ambient.default_dtype = c10::get_default_dtype_as_scalartype();
   ambient.is_layout_enforced = c10::AutogradState::get_tls_state().get_grad_layout_enforcement_enabled();
@@ -115,7 +118,8 @@ Ambient Ambient::read() {
 }
 
 Ambient::Modes Ambient::modes() const {
-  return {is_deterministic, static_cast<int64_t>(matmul_precision), is_mkldnn_enabled, static_cast<int64_t>(default_dtype),
+  const auto precision = static_cast<int64_t>(matmul_precision.first) << 8 | static_cast<int64_t>(matmul_precision.second);
+  return {is_deterministic, precision, is_mkldnn_enabled, static_cast<int64_t>(default_dtype),
           is_layout_enforced};
 }
 
@@ -124,7 +128,7 @@ Ambient Ambient::of(const Autocast& autocast, const Modes& modes) {
   Ambient ambient;
   ambient.autocast = autocast;
   ambient.is_deterministic = modes[0] != 0;
-  ambient.matmul_precision = static_cast<at::Float32MatmulPrecision>(modes[1]);
+  ambient.matmul_precision = {static_cast<at::Float32Precision>(modes[1] >> 8), static_cast<at::Float32Precision>(modes[1] & 255)};
   ambient.is_mkldnn_enabled = modes[2] != 0;
   ambient.default_dtype = static_cast<at::ScalarType>(modes[3]);
   ambient.is_layout_enforced = modes[4] != 0;

@@ -32,7 +32,7 @@ struct Ambient {
 
   Autocast autocast{};
   bool is_deterministic = false;
-  at::Float32MatmulPrecision matmul_precision = at::Float32MatmulPrecision::HIGHEST;
+  std::pair<at::Float32Precision, at::Float32Precision> matmul_precision; // CUDA's, and oneDNN's
   bool is_mkldnn_enabled = true;
   at::ScalarType default_dtype = at::kFloat;
   bool is_layout_enforced = true; // whether a leaf's first gradient gets the leaf's strides

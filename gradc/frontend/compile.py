@@ -44,6 +44,7 @@ from gradc.torch_private.dynamo import guard_weight, tracing_context
 from gradc.torch_private.fakes import FAKE_TENSOR_ERRORS, FakeTensorMode, is_fake
 from gradc.torch_private.quiet import saying_only_once
 from gradc.torch_private.subclasses import runs_code_of_its_own
+from gradc.torch_private.switches import guard_switches
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object: another one in each error, though nothing else is
 _KNOWN_ERRORS = {
@@ -67,6 +68,8 @@ def compile_region(
         examples, names = examples_of(graph, inputs), [user_name(node) for node in placeholders(graph)]
         tape = record_with_floats(floats, runner_of(graph), examples, names, _fake_mode(), "forward")
         _guard_weights(tape, graph, inputs)
+        if tracing_context() is not None:
+            guard_switches(graph)
         region = build_region(tape, settings, f"region {next(_region_numbers)}")
         if tape.symints or region.backwards.has_code_of_others:
             region.backwards.compile_nominal()

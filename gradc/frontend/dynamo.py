@@ -19,6 +19,7 @@ import torch.fx
 
 from gradc.ambient import modes_kept_on_error, unsupported_mode
 from gradc.analysis.facts import Facts
+from gradc.backward.cache import HIGHER_ORDER_ELSEWHERE
 from gradc.errors import ConfigError, UnsupportedError
 from gradc.frontend.begin import begin
 from gradc.frontend.compile import compile_region
@@ -142,6 +143,8 @@ def _guarded(
             reason = refused
         if are_hooks_forbidden and are_saved_tensors_hooked():
             reason = "saved-tensors hooks"
+        if not reason and region.was_expanded:
+            reason = HIGHER_ORDER_ELSEWHERE
         if given is None or reason:
             fallback(reason, where=first_line(graph), fullgraph=options.fullgraph)
             return eagerly(*inputs)

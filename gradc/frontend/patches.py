@@ -21,6 +21,7 @@ from gradc.frontend.floats import takes_floats
 from gradc.frontend.leaves import begins_with_leaves
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
+from gradc.nodes.thread_counts import in_step
 from gradc.options import DEFAULTS
 from gradc.torch_private import dynamo_patches
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
@@ -100,8 +101,8 @@ def patches() -> Patches:
 
 
 @contextlib.contextmanager
-def _aside_and_quiet() -> Iterator[None]:
-    with set_aside(), quiet():
+def _aside_and_quiet(frame: Any) -> Iterator[None]:
+    with in_step(frame), set_aside(), quiet():
         yield
 
 

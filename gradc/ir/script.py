@@ -28,6 +28,7 @@ from gradc.ir.ops import MAY_BE_KEPT
 from gradc.ir.program import Program
 from gradc.ir.text import render, symbolic
 from gradc.ir.values import Instruction, Ref, Sym, TensorMeta, leaves
+from gradc.torch_private.modes import matmul_precision
 
 _SMALL = 16  # numbers that a tensor may have to stand in the text
 _TORCHS_OWN = ("aten", "prims", "prim")  # what `import torch` alone defines
@@ -245,7 +246,9 @@ def _settings() -> Iterator[str]:
         yield f"    torch.set_default_dtype({torch.get_default_dtype()})"
     if torch.are_deterministic_algorithms_enabled():
         yield "    torch.use_deterministic_algorithms(True)"
-    if (precision := torch.get_float32_matmul_precision()) != "highest":
+    if (precision := matmul_precision()) in ("high", "medium"):
         yield f'    torch.set_float32_matmul_precision("{precision}")'
+    elif precision != "highest":
+        yield f"    # matrix products: {precision} (torch.backends.*.matmul.fp32_precision)"
     if not torch.backends.mkldnn.enabled:
         yield "    torch.backends.mkldnn.set_flags(False)"

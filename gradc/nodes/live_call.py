@@ -29,7 +29,7 @@ from gradc.ir.values import Sym
 from gradc.nodes.python_node import SegmentFunction
 from gradc.tape.tape import Edge, Tape
 from gradc.tape.views import as_view_of
-from gradc.torch_private.autograd import input_metadata, is_view, put_in_order, sequence_nr
+from gradc.torch_private.autograd import input_metadata, is_view, number_nodes, put_in_order, sequence_nr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,16 +100,30 @@ class Call:
         return [self.primals[item.number].grad_fn if item.made is Made.PRIMAL else None for item in order]
 
     def put_in_order(
-        self, order: Sequence[LiveNode], of_primals: list[Any], segments: Any, outputs: Sequence[Any], start: int
+        self,
+        order: Sequence[LiveNode],
+        of_primals: list[Any],
+        segments: Any,
+        outputs: Sequence[Any],
+        start: int,
+        *,
+        is_numbered: bool = False,
     ) -> None:
-        """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order."""
+        """Deal the sequence numbers of the nodes that this call made, from ``start`` on, anew in the live order.
+
+        ``is_numbered``: each the number that eager's node has.
+        """
         nodes = list(of_primals)
         for position, item in enumerate(order):
             if item.made is Made.SEGMENT:
                 nodes[position] = segments[item.number]
             elif item.made is Made.OUTPUT:
                 nodes[position] = _history(outputs[item.number], item.depth)
-        put_in_order([node for node in nodes if node is not None and sequence_nr(node) >= start])
+        own = [(node, item) for node, item in zip(nodes, order) if node is not None and sequence_nr(node) >= start]
+        if is_numbered:
+            number_nodes((node, start + item.offset) for node, item in own)
+        else:
+            put_in_order([node for node, _ in own])
 
     def _size(self, kind: str, position: int, dimension: int) -> int:
         source = self.primals[position]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradc.analysis.devices import is_elsewhere
 from gradc.analysis.hoist import Hoisted
 from gradc.analysis.identity_nodes import is_detour
 from gradc.analysis.order import LiveNode
@@ -29,7 +30,7 @@ from gradc.nodes.live_call import Place
 from gradc.region.returned import Returned
 from gradc.tape.tape import Edge, Primal, Tape
 from gradc.tape.weight_casts import Cast
-from gradc.torch_private.autograd import input_metadata
+from gradc.torch_private.autograd import input_metadata, sequence_nr
 
 _NOWHERE = Place(False, -1)
 
@@ -49,7 +50,9 @@ class NativeSegment:
     """``exits``: (primal, segment, entry), -1 where it does not apply. ``shared`` and ``targets``: groups of exits.
     ``saved``: (is primal, position, owner or -1, is on ctx, the error where backward reads it or "", the entry of a value that
     is for this segment alone or -1, whether it is the primal's transpose). ``later``: (position in ``saved``, segment and entry
-    of a view, and those once it is gone, or -1): see gradc.analysis.segments.LaterView.
+    of a view, and those once it is gone, or -1): see gradc.analysis.segments.LaterView. ``may_expand``: see
+    nodes/csrc/expand.h. ``offset``: how many nodes eager has made in the call before the last one of the segment; ``span``: how
+    many before that the first one.
     """
 
     entries: list[Entry]
@@ -60,6 +63,9 @@ class NativeSegment:
     saved: list[tuple[bool, int, int, bool, str, int, bool]]
     later: list[tuple[int, int, int, int, int]]
     has_hidden_saves: bool
+    may_expand: bool
+    offset: int
+    span: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +73,8 @@ class RegionSpec:
     """What ``gradc._C.Region`` reads. ``name`` is for profiles.
 
     ``made`` are the primals that a direct call makes by itself, behind its arguments: (position of what it is made of, dtype of
-    the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it, each (what, number, depth).
+    the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it, each (what, number, depth, offset).
+    ``num_nodes``: how many nodes eager makes in a call, where the live ones are to have the numbers of eager's; else 0.
     ``shapes`` are the expressions whose values each call must bring.
     """
 
@@ -76,7 +83,8 @@ class RegionSpec:
     segments: list[NativeSegment]
     symbols: list[tuple[str, int, int]]
     made: list[tuple[int, torch.dtype | None]]
-    live_order: list[tuple[str, int, int]]
+    live_order: list[tuple[str, int, int, int]]
+    num_nodes: int
     is_nested: bool | None
     is_split_at_leaves: bool
     forced_autocast: tuple[tuple[str, torch.dtype], ...] | None
@@ -102,10 +110,14 @@ def region_spec(
     return RegionSpec(
         backwards.name,
         forward,
-        [_segment(hoisted.tape, returned, segment, owner, alone, shapes) for segment in segments],
+        [
+            _segment(hoisted.tape, returned, segment, owner, alone, shapes, may_expand=not backwards.is_eager)
+            for segment in segments
+        ],
         list(hoisted.program.symbols.values()),
         [_made(primal) for primal in hoisted.primals if primal.step is not None and is_made_natively(primal)],
-        [(node.made.value, node.number, node.depth) for node in order],
+        [(node.made.value, node.number, node.depth, node.offset) for node in order],
+        hoisted.tape.num_nodes if any(map(is_elsewhere, segments)) else 0,
         hoisted.is_nested,
         is_split_at_leaves,
         None if forced is None else forced.enabled,
@@ -184,6 +196,8 @@ def _segment(
     owner: Mapping[Edge | None, int],
     alone: Collection[int],
     shapes: list[Sym],
+    *,
+    may_expand: bool,
 ) -> NativeSegment:
     numbers: dict[Edge | None, int] = {edge: number for number, edge in enumerate(segment.entries)}
     exits = []
@@ -201,7 +215,11 @@ def _segment(
     entries = [_entry(returned, edge, shapes) for edge in segment.entries]
     targets = list(segment.targets.values())
     later = [(segment.saved.index(i), *view.entry, *(view.once_gone or (-1, -1))) for i, view in segment.later.items()]
-    return NativeSegment(entries, segment.num_tangents, exits, segment.shared, targets, saved, later, segment.has_hidden_saves)
+    numbered = list(map(sequence_nr, segment.nodes))
+    return NativeSegment(
+        entries, segment.num_tangents, exits, segment.shared, targets, saved, later, segment.has_hidden_saves,
+        may_expand and is_elsewhere(segment), max(numbered) - tape.first_sequence_nr, max(numbered) - min(numbered),
+    )  # fmt: skip
 
 
 def _entry(returned: Returned, edge: Edge, shapes: list[Sym]) -> Entry:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradc import native
-from gradc.analysis.devices import refuse_several_devices
+from gradc.analysis.devices import is_elsewhere, refuse_several_devices
 from gradc.analysis.facts import analyse
 from gradc.analysis.hoist import Hoisted, hoist
 from gradc.analysis.order import LiveNode, live_order
@@ -31,25 +31,30 @@ from gradc.backward.key import BackwardKey, native_key
 from gradc.backward.settings import Settings
 from gradc.executor import is_plan
 from gradc.ir.program import Program
+from gradc.ir.sizes import Sizes
 from gradc.ir.text import print_program
 from gradc.ir.values import Ref, Sym
 from gradc.journal import log
 from gradc.nodes.live_call import Call
 from gradc.nodes.packing import Packing
+from gradc.nodes.thread_counts import note_device
 from gradc.passes import pipeline
+from gradc.region.expansion import Expansion, expansion
 from gradc.region.joined import joined_program
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
 from gradc.region.packing import packed_numbers, packing_program, why_never_packed
 from gradc.region.pure_hooks import is_pure
 from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
-from gradc.tape.tape import Tape
+from gradc.tape.tape import Edge, Tape
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import has_gradient_hooks, next_sequence_nr, user_hooks_on_saving
+from gradc.torch_private.autograd import has_gradient_hooks, input_metadata, next_sequence_nr, user_hooks_on_saving
 from gradc.torch_private.modes import autocast_nesting
 
 
-def build_region(tape: Tape, settings: Settings, name: str, *, is_split_at_leaves: bool = False) -> Region:
+def build_region(
+    tape: Tape, settings: Settings, name: str, *, is_split_at_leaves: bool = False, is_split_at_nodes: bool = False
+) -> Region:
     """The way from a tape to a region. No step writes into what an earlier one made.
 
     Raises:
@@ -58,27 +63,35 @@ def build_region(tape: Tape, settings: Settings, name: str, *, is_split_at_leave
     facts = analyse(tape)
     hoisted = hoist(tape, facts)
     outputs = analyse_outputs(hoisted, facts)
-    return cut_and_lower(hoisted, outputs, settings, name, is_split_at_leaves)
+    return cut_and_lower(hoisted, outputs, settings, name, is_split_at_leaves, is_split_at_nodes)
 
 
-def cut_and_lower(hoisted: Hoisted, outputs: Outputs, settings: Settings, name: str, is_split_at_leaves: bool) -> Region:
+def cut_and_lower(
+    hoisted: Hoisted, outputs: Outputs, settings: Settings, name: str, is_split_at_leaves: bool, is_split_at_nodes: bool = False
+) -> Region:
     """The rest of that way, which can be gone again with other cuts.
 
     ``is_split_at_leaves``: cut wherever a gradient leaves, so that hooks on leaves run between the cuts, as in eager.
+    ``is_split_at_nodes``: a segment for each node, whose backward is eager's own.
     """
-    segments = cut(hoisted, outputs.edges, outputs.made_between, is_split_at_leaves=is_split_at_leaves)
+    cuts = {"is_split_at_leaves": is_split_at_leaves, "is_split_at_nodes": is_split_at_nodes}
+    segments = cut(hoisted, outputs.edges, outputs.made_between, **cuts)
     refuse_views_used_inside(hoisted.tape, outputs, segments)
     refuse_several_devices(segments)
-    order = live_order(hoisted, segments, outputs)
+    order = live_order(hoisted, segments, outputs, is_numbered=any(map(is_elsewhere, segments)))
     returned = choose_returned(hoisted, outputs, segments)
     forward = forward_program(hoisted, returned, segments)
     run = settings.lower(forward)
     build = functools.partial(_same_settings, settings)
     join = functools.partial(joined_program, forward, returned)
-    backwards = BackwardCache(hoisted.tape, segments, settings, name, build, join, is_split_at_leaves)
+    split = functools.partial(cut_and_lower, hoisted, outputs, settings, f"{name}, node by node", False, is_split_at_nodes=True)
+    expand = _Expand(segments, split)
+    backwards = BackwardCache(hoisted.tape, segments, settings, name, build, join, expand, **cuts)
     spec = region_spec(run, hoisted, segments, returned, order, backwards, is_split_at_leaves) if is_plan(run) else None
     if spec is None:
         refuse_later_views(hoisted.tape, segments)
+    for device in {entry.device for segment in segments if is_elsewhere(segment) for entry in map(_meta, segment.entries)}:
+        note_device(device)
     region = Region(
         name, settings, hoisted, outputs, segments, order, returned, forward, run, backwards, is_split_at_leaves,
         None if spec is None else native.extension.Region(spec), () if spec is None else tuple(spec.shapes),
@@ -96,9 +109,24 @@ def forward_program(hoisted: Hoisted, returned: Returned, segments: Sequence[Seg
     return pipeline.run(passes, dataclasses.replace(hoisted.program, outputs=outputs))
 
 
-def _same_settings(settings: Settings, tape: Tape, name: str, is_split_at_leaves: bool = False) -> Region:
+def _same_settings(settings: Settings, tape: Tape, name: str, **cuts: bool) -> Region:
     """How a backward builds regions: a derivative is one, and so is the same function with plain numbers for sizes."""
-    return build_region(tape, settings, name, is_split_at_leaves=is_split_at_leaves)
+    return build_region(tape, settings, name, **cuts)
+
+
+class _Expand:
+    """What a segment is expanded into, by its number. The region is cut node by node when the first is."""
+
+    def __init__(self, segments: Sequence[Segment], split: Callable[[], Region]) -> None:
+        self._segments, self._split = segments, split
+
+    @functools.cached_property
+    def _fine(self) -> Region:
+        return self._split()
+
+    def __call__(self, number: int, sizes: Sizes) -> Expansion | None:
+        self._fine.backwards.prepare(sizes)
+        return expansion(self._segments[number], self._fine, sizes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,20 +233,38 @@ class Region:
         if self.native is None:
             segments = call.run(self.run)
         else:
-            call.values, segments = self._run_natively(call)
+            call.values, segments = self._run_natively(call, start)
         outputs = [call.output(kind) for kind in self.outputs.kinds]
         if self.live_order:
-            call.put_in_order(self.live_order, nodes, segments, outputs, start)
+            call.put_in_order(self.live_order, nodes, segments, outputs, start, is_numbered=self._is_numbered)
+        if self._is_numbered:
+            native.extension.count_nodes_to(start + self.tape.num_nodes)
         return outputs
 
-    def _run_natively(self, call: Call) -> tuple[list[Any], Any]:
+    @functools.cached_property
+    def _is_numbered(self) -> bool:
+        """Whether the live nodes get the numbers of eager's: see nodes/csrc/expand.h."""
+        return self.native is not None and any(map(is_elsewhere, self.segments))
+
+    @property
+    def was_expanded(self) -> bool:
+        """Whether a call's segments were: from then on eager makes the calls."""
+        ways = self.native, self.__dict__.get("packing")  # those that there are
+        is_split = "split_at_leaves" in self.__dict__ and self.split_at_leaves.was_expanded
+        return is_split or any(way is not None and way.was_expanded for way in ways)
+
+    def _run_natively(self, call: Call, start: int) -> tuple[list[Any], Any]:
         shapes = [call.sizes(shape) for shape in self.shapes]
         assert self.native is not None
         hooks = user_hooks_on_saving()
         if hooks is None or self.why_not_packed():
-            return self.native(call.primals, shapes)
+            return self.native(call.primals, shapes, start)
         with Packing(*hooks, packed_numbers(self.segments)).forward():
-            return self.packing(call.primals, shapes)
+            return self.packing(call.primals, shapes, start)
+
+
+def _meta(edge: Edge) -> Any:
+    return input_metadata(*edge)
 
 
 def _known(slot: int | None) -> int:

@@ -111,6 +111,7 @@ class TapeRecorder:
 
         with self.recorder, packing(pack, unpacker):
             outputs = tuple(function(self, *fakes))
+            num_nodes = next_sequence_nr() - first_sequence_nr
             outdated = frozenset(self.recorder.slot_of(out) for out in outputs if is_fake(out) and is_outdated(out))
         program = self.recorder.program(())
         return Tape(
@@ -130,6 +131,7 @@ class TapeRecorder:
             inner_gradients=tuple(self.inner_gradients),
             has_custom_ops=self.has_functions or any(is_custom(call.op) for call in program.instructions),
             first_sequence_nr=first_sequence_nr,
+            num_nodes=num_nodes,
             lines=tuple(self._lines),
             symints=MappingProxyType(symints),
             stand_ins=self.recorder.stand_ins,

@@ -146,6 +146,7 @@ class Tape:
         inner_gradients: the calls of torch.autograd.grad that the function made.
         has_custom_ops: whether the nodes of some may lie on it, or on the tapes behind it.
         first_sequence_nr: that of the first node that can be its own.
+        num_nodes: how many nodes the function made, whether or not they are still there.
         lines: the user's lines, each with the sequence number of the first node that its call could make.
         symints: the SymInt behind each symbol of the Program.
         retrace: makes the same tape with plain numbers for sizes and floats, given the number for each; None where that cannot
@@ -172,6 +173,7 @@ class Tape:
     inner_gradients: tuple[InnerGradient, ...] = ()
     has_custom_ops: bool = False
     first_sequence_nr: int = 0
+    num_nodes: int = 0
     lines: tuple[tuple[int, str], ...] = ()
     symints: Mapping[sympy.Symbol, torch.SymInt] = _nothing()
     retrace: Callable[[Callable[[Any], Any]], Tape] | None = None

@@ -98,6 +98,12 @@ def put_in_order(nodes: Sequence[Any]) -> None:
         node._set_sequence_nr(number)
 
 
+def number_nodes(numbered: Iterable[tuple[Any, int]]) -> None:
+    """Give each node its sequence number."""
+    for node, number in numbered:
+        node._set_sequence_nr(number)
+
+
 def current_autograd_node() -> Any:
     """The node that the engine runs in this thread; None outside a backward pass."""
     return torch._C._current_autograd_node()

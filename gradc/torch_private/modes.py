@@ -35,6 +35,17 @@ def without_functions_of_subclasses() -> contextlib.AbstractContextManager[Any]:
     return torch._C.DisableTorchFunctionSubclass()
 
 
+def matmul_precision() -> str:
+    """As ``torch.get_float32_matmul_precision`` has it, which raises where the precision was set by other names."""
+    cuda, onednn = (torch._C._get_fp32_precision_getter(backend, "matmul") for backend in ("cuda", "mkldnn"))
+    reduced = ("tf32", "bf16")
+    if cuda not in reduced and onednn not in reduced:
+        return "highest"
+    if cuda == "tf32" and onednn in reduced:
+        return "high" if onednn == "tf32" else "medium"
+    return f"cuda {cuda}, mkldnn {onednn}"
+
+
 def num_dispatch_modes() -> int:
     return torch._C._len_torch_dispatch_stack()
 

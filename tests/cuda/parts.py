@@ -291,7 +291,7 @@ def put_numbers_in_order(target: Target) -> None:
     Else eager's own last bits, where gradients are added up at second order, follow from how many nodes both threads had made
     before (tests/devices/processes.py).
     """
-    from tests.devices.counting import count_on
+    from tests.devices.threads import put_ahead
 
     if target.place.type != "cpu":
-        count_on(target.place)
+        put_ahead([target.place])

@@ -5,7 +5,6 @@
 // No machine maps such an address, so whoever takes it for the host's memory dies there and then. Its kernels are the CPU's, run on
 // copies; it has two devices (and so the engine two threads), streams that say only which one they are, autocast for products, and graphs.
 #include <ATen/EmptyTensor.h>
-#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/GraphImplInterface.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -572,17 +571,9 @@ void register_graphs() {
   });
 }
 
-// Move this thread's sequence number on, by more nodes than a job makes.
-void count_on() {
-  for (int i = 0; i < 100'000; i++) {
-    at::sequence_number::get_and_increment();
-  }
-}
-
 TORCH_LIBRARY(simulated, m) {
   m.def("watch(bool begin) -> str[]", watch);
   m.def("register_graphs() -> ()", register_graphs);
-  m.def("count_on() -> ()", count_on);
   m.def("current_device() -> int", [] { return int64_t(current); });
   m.def("set_device(int index) -> ()", [](int64_t index) { current = static_cast<c10::DeviceIndex>(index); });
 }

@@ -355,8 +355,6 @@ def views_of_inputs_leave(device: torch.device) -> None:
 def main(device: torch.device) -> None:
     for name, function in PROGRAMS.items():
         gradc.reset()
-        if device.type == simulated.NAME:
-            simulated.count_on()
         try:
             function(device)
             print(f"{name}: ", flush=True)

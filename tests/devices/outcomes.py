@@ -3,7 +3,8 @@
     on:     (device, job) -> Outcome               faults: (program, outcome) -> what is wrong with it, one sentence each
 
 A job is COMPILER:PROGRAM (tests.compilers, tests.devices.registry), or COMPILER:semantics.ROOM.CASE for a case of
-tests.semantics, with the device as torch's default device.
+tests.semantics, with the device as torch's default device. PROGRAM@NUMBER says how far the devices' threads are ahead in
+counting nodes as the program begins (tests.devices.threads), in eager and compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 
 from tests.compilers import find
 from tests.devices.registry import Program, load
+from tests.devices.simulated import DEVICES, NAME
+from tests.devices.threads import FAR_AHEAD, put_ahead
 from tests.oracle import Report, compare
 
 
@@ -53,13 +56,20 @@ def on(device: torch.device, job: str) -> Outcome:
 
 def _report(device: torch.device, job: str) -> Report:
     compiler, name = job.rsplit(":", 1)
+    name, _, ahead = name.partition("@")
     if not name.startswith("semantics."):
-        return compare(load()[name].step, lambda: device, compiler=find(compiler))
+        return compare(load()[name].step, lambda: _placed(device, int(ahead or FAR_AHEAD)), compiler=find(compiler))
     from tests.semantics.table import load as load_cases
 
     cases = {f"semantics.{case.room}.{case.name}": case for case in load_cases()}
     with device:
         return cases[name].run(find(compiler))
+
+
+def _placed(device: torch.device, ahead: int) -> torch.device:
+    if device.type not in ("cpu", "meta"):
+        put_ahead([device] if device.type != NAME else list(map(torch.device, DEVICES)), ahead)
+    return device
 
 
 def faults(program: Program, outcome: Outcome) -> list[str]:

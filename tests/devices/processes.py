@@ -7,9 +7,8 @@
 A device is registered for good, and changes what torch does in the whole process: that is why another one is started. Where it
 dies, by a signal or an abort, the job that it was at has that as its outcome, and a new process goes on with the next one.
 
-The engine runs nodes by their sequence numbers, which each thread counts for itself; backward runs in a thread of the device.
-So at second order eager's own last bits follow from how many nodes both threads had made before. Before each job the device's
-number goes far ahead of the main thread's: then nodes are in the order in which they were made, as on the CPU.
+Before each job the devices' threads go far ahead in counting nodes (tests.devices.threads): then nodes are in the order in
+which they were made, as on the CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import torch
 from gradc import native
 from tests.devices import simulated
 from tests.devices.outcomes import Outcome, on
+from tests.devices.threads import put_ahead
 
 ROOT = pathlib.Path(__file__).parents[2]
 BUILD = ROOT / "build" / "simulated_device"
@@ -82,7 +82,7 @@ def main(name: str, jobs: Sequence[str]) -> None:
     device = torch.device(name) if name in ("cpu", "meta") else torch.device(name, 0)
     for job in jobs:
         if name == simulated.NAME:
-            simulated.count_on()
+            put_ahead(list(map(torch.device, simulated.DEVICES)))
         print(json.dumps({"job": job, **dataclasses.asdict(on(device, job))}), flush=True)
 
 

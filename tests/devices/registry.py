@@ -17,6 +17,7 @@ import torch
 from tests.compilers import Compiler
 
 Device = torch.device
+HIGHER_ORDER = "gradient of a gradient"  # the first words of why it runs eagerly elsewhere than on the CPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,6 @@ def other(device: Device) -> Device:
 
 def load() -> dict[str, Program]:
     """All programs, by name."""
-    for module in ("computations", "surroundings"):
+    for module in ("computations", "order", "surroundings", "switches"):
         importlib.import_module(f"tests.devices.{module}")
     return PROGRAMS

@@ -1,7 +1,6 @@
 """A device that does not exist: torch's PrivateUse1, with memory that no code of the host can read.
 
     register: () -> None          from then on "simulated:0" and "simulated:1" are devices of this process
-    count_on: () -> None          the engine takes nodes of their threads before any that the main thread has made
 
 What it is, and how it tells who reads its memory: device.cpp, which is compiled here. To be called before anything runs
 backward: the engine starts its threads, one for each device, at the first.
@@ -20,6 +19,7 @@ from torch.utils import cpp_extension
 NAME = "simulated"
 SOURCE = pathlib.Path(__file__).with_name("device.cpp")
 NUM_DEVICES = 2
+DEVICES = [f"{NAME}:{index}" for index in range(NUM_DEVICES)]
 
 
 def register(folder: pathlib.Path) -> None:
@@ -31,23 +31,6 @@ def register(folder: pathlib.Path) -> None:
     torch.ops.simulated.register_graphs()
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-
-
-class _CountOn(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        torch.ops.simulated.count_on()
-        return grad
-
-
-def count_on() -> None:
-    """Move the sequence numbers of the devices' threads on, by more nodes than a job makes."""
-    for index in range(NUM_DEVICES):
-        _CountOn.apply(torch.ones((), device=torch.device(NAME, index), requires_grad=True)).backward()
 
 
 def _module() -> types.ModuleType:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.compilers import Compiler
 from tests.devices.computations import affine
-from tests.devices.registry import Device, constant, leaf, other, program
+from tests.devices.registry import HIGHER_ORDER, Device, constant, leaf, other, program
 from tests.devices.simulated import NAME
 
 
@@ -99,7 +99,7 @@ def function_of_the_users(compile: Compiler, device: Device) -> Any:
     return x, y
 
 
-@program("function transform")
+@program("function transform", HIGHER_ORDER)
 def function_transform(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(device, 4, 4)
     y = compile(lambda x, w: torch.func.grad(lambda x: (x @ w).tanh().sum())(x) @ w)(x, w)
@@ -108,6 +108,22 @@ def function_transform(compile: Compiler, device: Device) -> Any:
 
 
 @program()
+def first_gradient_inside(compile: Compiler, device: Device) -> Any:
+    """Which leaves no graph: one region, with the pass of the engine in it."""
+    x, w, v = leaf(device, 8, 8), leaf(device, 8, 8), leaf(device, 8, 8)
+
+    def run(x, w, v):
+        y = torch.tanh(x @ w) @ v + torch.sin(x @ v) @ w
+        of_x, of_w = torch.autograd.grad(y.square().sum(), (x, w), retain_graph=True)
+        return (y * of_x).sum() + (of_w * v).sum()
+
+    step = compile(run)
+    for _ in range(2):
+        step(x, w, v).backward()
+    return x, w, v
+
+
+@program(HIGHER_ORDER)
 def gradient_inside(compile: Compiler, device: Device) -> Any:
     x, w = leaf(device, 4, 4), leaf(device, 4, 4)
 
@@ -118,6 +134,22 @@ def gradient_inside(compile: Compiler, device: Device) -> Any:
     y = compile(run)(x, w)
     y.backward()
     return x, w, y
+
+
+@program(HIGHER_ORDER, "compiled autograd: create_graph")
+def gradient_twice_inside(compile: Compiler, device: Device) -> Any:
+    x, w, v = (leaf(device, 8, 8) for _ in range(3))
+
+    def run(x):
+        y = torch.tanh(torch.tanh(x @ w) @ v) * torch.sin(x @ v)
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad((grad * y).sum(), x, create_graph=True)
+        return (again * y).sum() + grad.square().sum()
+
+    step = compile(run)
+    for _ in range(2):
+        step(x).backward()
+    return x, w, v
 
 
 def _trained(

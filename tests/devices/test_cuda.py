@@ -21,6 +21,12 @@ def test_as_eager(name: str) -> None:
     assert faults(program, on(torch.device("cuda", 0), f"gradc:{name}")) == []
 
 
+@pytest.mark.parametrize("ahead", [-100_000, 0, 10])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if PROGRAMS[name].step.__module__ == "tests.devices.order"])
+def test_the_order_of_two_threads(name: str, ahead: int) -> None:
+    assert faults(PROGRAMS[name], on(torch.device("cuda", 0), f"gradc:{name}@{ahead}")) == []
+
+
 def test_captured_backward() -> None:
     outcome = on(torch.device("cuda", 0), "gradc_captured:mlp")
     assert outcome.differences == ()

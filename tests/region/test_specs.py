@@ -49,7 +49,7 @@ def without(spec: Any, field: str) -> Any:
     ("field", "value", "message"),
     [
         ("symbols", [("length", 0, 0)], r"RegionSpec\.symbols cannot be 'length'; it is one of int, size, stride"),
-        ("live_order", [("leaf", 0, 0)], r"RegionSpec\.live_order cannot be 'leaf'; it is one of primal, segment, output"),
+        ("live_order", [("leaf", 0, 0, 0)], r"RegionSpec\.live_order cannot be 'leaf'; it is one of primal, segment, output"),
         ("is_split_at_leaves", "yes", r"RegionSpec\.is_split_at_leaves cannot be 'yes'"),
         ("made", [("first", None)], r"RegionSpec\.made cannot be \('first', None\)"),
     ],

@@ -6,6 +6,7 @@
 #include "csrc/torch_internals.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/autocast_cache.h"
+#include "nodes/csrc/expand.h"
 #include "nodes/csrc/hooks.h"
 #include "nodes/csrc/run_segments.h"
 #include "nodes/csrc/segment_node.h"
@@ -52,6 +53,16 @@ bool consists_of_segments_only(const py::sequence& roots) {
   return consists_of_segments(tensors);
 }
 
+torch::autograd::variable_list tensors_among(const py::sequence& values) {
+  torch::autograd::variable_list tensors;
+  for (const auto& value : values) {
+    if (THPVariable_Check(value.ptr())) {
+      tensors.push_back(THPVariable_Unpack(value.ptr()));
+    }
+  }
+  return tensors;
+}
+
 } // namespace
 
 void bind_nodes(py::module_& module) {
@@ -81,6 +92,19 @@ void bind_nodes(py::module_& module) {
       "sum_so_far",
       torch::wrap_pybind_function(sum_so_far),
       "(node, position) -> what the running pass has got so far for where that edge leads");
+  module.def(
+      "expand_segments",
+      torch::wrap_pybind_function([](const py::sequence& roots, const py::sequence& inputs, bool creates_graph) {
+        expand_segments(tensors_among(roots), tensors_among(inputs), creates_graph);
+      }),
+      "(roots, inputs, create_graph) -> None; see expand.h");
+  module.def(
+      "call_elsewhere", torch::wrap_pybind_function(call_elsewhere), "(function) -> None; calls it in a thread whose nodes nobody counts");
+  module.def(
+      "move_on",
+      torch::wrap_pybind_function([](const py::sequence& roots, uint64_t number) { move_on(tensors_among(roots), number); }),
+      "(roots, number) -> None; the nodes behind have sequence numbers so much higher from now on");
+  module.def("count_nodes_to", count_nodes_to, "(number) -> None; no node that this thread makes from now on has a lower sequence number");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

@@ -172,13 +172,16 @@ Nodes hang_on_nodes(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
     const std::vector<c10::IValue>& values,
-    const std::vector<int64_t>& shapes) {
+    const std::vector<int64_t>& shapes,
+    uint64_t start) {
   Nodes nodes;
   nodes.reserve(region->segments.size());
   const auto symbols = read_symbols(region->symbols, primals);
   const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
   for (size_t number = 0; number < region->segments.size(); ++number) {
-    auto node = c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
+    auto node = region->num_nodes > 0
+        ? c10::make_intrusive<SegmentNode>(region, number, symbols, shapes, start + region->segments[number].offset)
+        : c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
     add_edges(*node, nodes, primals);
     node->show_entries(node->layout().num_tangents);
     const auto is_own = find_own(node->layout().saved, values, has_hooks);
@@ -195,17 +198,18 @@ Nodes hang_on_nodes(
 Called call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes) {
+    const std::vector<int64_t>& shapes,
+    uint64_t start) {
   RECORD_USER_SCOPE("gradc: forward of " + region->name);
   auto values = run_forward(*region, primals);
-  auto nodes = hang_on_nodes(region, primals, values, shapes);
+  auto nodes = hang_on_nodes(region, primals, values, shapes, start);
   return {std::move(values), std::move(nodes)};
 }
 
 Nodes made_nodes(const RegionLayout& region, const std::vector<c10::IValue>& primals) {
   Nodes nodes;
   nodes.reserve(region.live_order.size());
-  for (const auto& [kind, number, depth] : region.live_order) {
+  for (const auto& [kind, number, depth, offset] : region.live_order) {
     nodes.push_back(kind == MadeNode::Kind::primal ? primals[number].toTensor().grad_fn() : nullptr);
   }
   return nodes;
@@ -216,7 +220,7 @@ void put_in_order(
   Nodes nodes;
   std::vector<uint64_t> numbers;
   for (size_t i = 0; i < made.size(); ++i) {
-    const auto [kind, number, depth] = region.live_order[i];
+    const auto [kind, number, depth, offset] = region.live_order[i];
     auto node = kind == MadeNode::Kind::primal ? made[i]
         : kind == MadeNode::Kind::segment      ? segments[number]
                                                : outputs[number].grad_fn();
@@ -224,7 +228,7 @@ void put_in_order(
       node = node->next_edge(0).function;
     }
     if (node && node->sequence_nr() >= start) { // autocast's cache gives out older ones
-      numbers.push_back(node->sequence_nr());
+      numbers.push_back(region.num_nodes > 0 ? start + offset : node->sequence_nr());
       nodes.push_back(std::move(node));
     }
   }

@@ -25,24 +25,26 @@ struct Called {
 // The forward plan's values.
 std::vector<c10::IValue> run_forward(const RegionLayout& region, std::vector<c10::IValue> primals);
 
-// Hangs the values on nodes, one per segment.
+// Hangs the values on nodes, one per segment. `start` is the sequence number of the first node that eager makes in the call.
 Nodes hang_on_nodes(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
     const std::vector<c10::IValue>& values,
-    const std::vector<int64_t>& shapes);
+    const std::vector<int64_t>& shapes,
+    uint64_t start);
 
 // Runs the forward and builds the nodes. `shapes` are the bound shape values of this call (static regions have none).
 Called call_region(
     const std::shared_ptr<const RegionLayout>& region,
     const std::vector<c10::IValue>& primals,
-    const std::vector<int64_t>& shapes);
+    const std::vector<int64_t>& shapes,
+    uint64_t start);
 
 // The nodes of the primals in the live order, null for the others. To be asked for before the forward runs: a view that it
 // writes into has another node when it is next asked.
 Nodes made_nodes(const RegionLayout& region, const std::vector<c10::IValue>& primals);
 
-// Has the engine take what a call made for made in eager's order, by dealing out the sequence numbers anew. `made` is what
+// Has the engine take what a call made for made in eager's order, by dealing out the sequence numbers anew, or eager's. `made` is what
 // `made_nodes` gave, `start` the sequence number of the first node that the call made.
 void put_in_order(
     const RegionLayout& region,

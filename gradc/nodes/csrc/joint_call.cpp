@@ -8,6 +8,7 @@
 #include "nodes/csrc/call_region.h"
 #include "nodes/csrc/saved_transpose.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/SmallVector.h>
@@ -135,7 +136,7 @@ void ForwardBackwardCall::join() const {
 
 void ForwardBackwardCall::hang() {
   make_values();
-  hang_on_nodes(region_, primals_, values_, {});
+  hang_on_nodes(region_, primals_, values_, {}, at::sequence_number::peek());
 }
 
 // Those that backward would read, where it has run already, and in vain. It will be so again.

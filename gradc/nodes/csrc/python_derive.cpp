@@ -126,6 +126,24 @@ class PythonDerive : public Derive {
     });
   }
 
+  std::optional<Expansion> expand(size_t segment, const std::vector<int64_t>& symbols) override {
+    const py::gil_scoped_acquire gil;
+    return guarded([&]() -> std::optional<Expansion> {
+      const py::object found = backwards_->attr("expand_native")(segment, symbols);
+      if (found.is_none()) {
+        return std::nullopt;
+      }
+      using Part = std::tuple<size_t, uint64_t, std::vector<int64_t>, std::vector<size_t>>;
+      using Fields = std::tuple<std::shared_ptr<RegionLayout>, std::vector<int64_t>, std::vector<Part>, std::vector<std::pair<size_t, size_t>>>;
+      auto [region, shapes, parts, entries] = found.cast<Fields>();
+      Expansion expansion{std::move(region), std::move(shapes), {}, std::move(entries)};
+      for (auto& [number, before_last, exits, saved] : parts) {
+        expansion.parts.push_back({number, before_last, std::move(exits), std::move(saved)});
+      }
+      return expansion;
+    });
+  }
+
   void* backwards() const override {
     return backwards_->ptr();
   }

@@ -8,6 +8,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -69,6 +70,9 @@ struct SegmentLayout {
   std::vector<LaterViewLayout> later;
   bool has_hidden_saves = false;
   bool has_spoilt = false;
+  bool may_expand = false; // on another device than the CPU, where backward runs in the device's thread: see expand.h
+  uint64_t offset = 0; // of eager's last node: how many nodes eager has made in the call before it
+  uint64_t span = 0; // how many before that eager has made the first one
 
   // Null where the position is none of such a view.
   const LaterViewLayout* later_at(size_t position) const {
@@ -81,6 +85,30 @@ struct SegmentLayout {
     const auto* view = later_at(position);
     const auto owner = view ? view->segment_once_gone : saved[position].is_primal ? -1 : saved[position].owner;
     return owner == static_cast<int64_t>(number);
+  }
+};
+
+struct RegionLayout;
+
+// What a segment is expanded into, see expand.h: segments of `region`, which is the same region with one for each node. `numbers`: which
+// they are. `entries`: which of them, and which of its entries, stands for each entry of the segment.
+struct Expansion {
+  // Of each next edge, the one of the segment that it stands for, or -1 where it leads to a part; of each saved tensor, its position in
+  // the segment. `before_last`: how many nodes before the segment's last eager has made it.
+  struct Part {
+    size_t number = 0;
+    uint64_t before_last = 0;
+    std::vector<int64_t> exits;
+    std::vector<size_t> saved;
+  };
+  std::shared_ptr<const RegionLayout> region;
+  std::vector<int64_t> shapes;
+  std::vector<Part> parts; // in the order in which eager makes them
+  std::vector<std::pair<size_t, size_t>> entries;
+
+  size_t index_of(size_t number) const {
+    const auto found = std::find_if(parts.begin(), parts.end(), [number](const Part& part) { return part.number == number; });
+    return static_cast<size_t>(found - parts.begin());
   }
 };
 
@@ -130,6 +158,8 @@ class Derive {
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed) = 0;
+  // nullopt where the segment stays as it is.
+  virtual std::optional<Expansion> expand(size_t segment, const std::vector<int64_t>& symbols) = 0;
   // The gradc.backward.cache.BackwardCache behind it: a borrowed PyObject*.
   virtual void* backwards() const = 0;
 };
@@ -148,6 +178,7 @@ struct MadeNode {
   Kind kind = Kind::primal;
   size_t number = 0;
   size_t depth = 0;
+  uint64_t offset = 0; // how many nodes eager has made in the call before it
 };
 
 // A forward and a backward in one plan, for joint calls (joint_call.h): from the primals and the loss's gradient to what the region
@@ -172,11 +203,13 @@ struct RegionLayout {
   std::vector<MadeLayout> made;
   std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
+  uint64_t num_nodes = 0; // that eager makes in a call, where the numbers of nodes are to be eager's; else 0
   bool is_split_at_leaves = false; // cut wherever a gradient leaves, so that hooks on leaves run between the cuts
   std::optional<Ambient::Autocast> forced_autocast; // under which backward runs by the region's setting; nullopt: the ambient one
   std::unique_ptr<Derive> derive;
   mutable std::vector<BackwardCache> backwards;
   mutable Joining joining;
+  mutable std::atomic<bool> was_expanded = false; // a segment of a call was: from then on eager makes the calls
 };
 
 } // namespace gradc

@@ -34,6 +34,11 @@ struct SegmentNode : torch::autograd::Node {
   SegmentNode(
       std::shared_ptr<const RegionLayout> region, size_t number, std::vector<int64_t> symbols, std::vector<int64_t> shapes)
       : region_(std::move(region)), number_(number), symbols_(std::move(symbols)), shapes_(std::move(shapes)) {}
+  // With the sequence number that eager's node has, which is not counted here.
+  SegmentNode(
+      std::shared_ptr<const RegionLayout> region, size_t number, std::vector<int64_t> symbols, std::vector<int64_t> shapes,
+      uint64_t sequence_number)
+      : Node(sequence_number), region_(std::move(region)), number_(number), symbols_(std::move(symbols)), shapes_(std::move(shapes)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& tangents) override;
   void release_variables() override;
@@ -62,6 +67,16 @@ struct SegmentNode : torch::autograd::Node {
   // with nothing done, where the node does not lead to unwatched leaves alone, where a hook looks at it, where nothing is compiled for
   // such a pass, or where Python would run inside: it could ask which pass this is.
   bool run_alone(size_t entry, const at::Tensor& tangent);
+  // See expand.h. Only tells where that cannot be. `creates_graph`: of the pass it is for; eager then makes the region's next calls.
+  void expand(bool creates_graph);
+  bool is_expanded() const {
+    return !parts_.empty();
+  }
+  const std::vector<c10::intrusive_ptr<Node>>& parts() const {
+    return parts_;
+  }
+  // Where what comes in by that entry goes, once the node is expanded.
+  torch::autograd::Edge entry_of_part(size_t entry) const;
   const SegmentLayout& layout() const {
     return region_->segments[number_];
   }
@@ -116,6 +131,8 @@ struct SegmentNode : torch::autograd::Node {
   bool is_repacked_ = false;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
+  std::vector<c10::intrusive_ptr<Node>> parts_; // once it is expanded: a node for each of eager's
+  std::vector<std::pair<size_t, size_t>> entries_of_parts_; // part and entry, for each entry
 };
 
 // The same tensor, its memory and version, with that history.

@@ -21,8 +21,9 @@ namespace {
 py::tuple call(
     const std::shared_ptr<RegionLayout>& region,
     const py::sequence& primals,
-    const std::vector<int64_t>& shapes) {
-  const auto [values, segments] = call_region(region, to_ivalues(primals), shapes);
+    const std::vector<int64_t>& shapes,
+    uint64_t start) {
+  const auto [values, segments] = call_region(region, to_ivalues(primals), shapes, start);
   py::list results(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     results[i] = values[i].isTensor() ? to_python(values[i].toTensor()) : torch::jit::toPyObject(values[i]);
@@ -67,9 +68,10 @@ py::list keys(const RegionLayout& region, size_t segment) {
 
 void bind_region(py::module_& module) {
   py::class_<RegionLayout, std::shared_ptr<RegionLayout>>(
-      module, "Region", "A region's forward and its live nodes: called with primals and bound shapes.")
+      module, "Region", "A region's forward and its live nodes: called with primals, bound shapes and eager's first sequence number.")
       .def(py::init(&make_region))
       .def("__call__", torch::wrap_pybind_function(call))
+      .def_property_readonly("was_expanded", [](const RegionLayout& region) { return region.was_expanded.load(); })
       .def("keys", keys, "(segment) -> the keys that backwards are kept under, each as the fields of a BackwardKey.")
       .def(
           "direct",

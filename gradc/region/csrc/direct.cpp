@@ -5,6 +5,7 @@
 #include "csrc/spec.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/call_region.h"
+#include "nodes/csrc/expand.h"
 #include "nodes/csrc/hooks.h"
 #include "nodes/csrc/joint_call.h"
 
@@ -167,7 +168,7 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     inputs.push_back(to_ivalue(arguments[i]));
   }
   const auto start = at::sequence_number::peek();
-  if (must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) || is_watched(inputs) ||
+  if (direct.region->was_expanded || must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) || is_watched(inputs) ||
       !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
@@ -178,11 +179,12 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);
-  const auto [values, segments] = call_region(direct.region, inputs, {});
+  const auto [values, segments] = call_region(direct.region, inputs, {}, start);
   THPObjectPtr results(make_outputs(direct, inputs, values));
   if (!made_before.empty()) {
     put_in_order(*direct.region, made_before, segments, tensors_of(results.get()), start);
   }
+  count_nodes_to(start + direct.region->num_nodes);
   return results.release();
   END_HANDLE_TH_ERRORS
 }

@@ -44,6 +44,9 @@ SegmentLayout make_segment(const py::handle& segment) {
   }
   layout.num_tangents = spec.get<size_t>("num_tangents");
   layout.has_hidden_saves = spec.get<bool>("has_hidden_saves");
+  layout.may_expand = spec.get<bool>("may_expand");
+  layout.offset = spec.get<uint64_t>("offset");
+  layout.span = spec.get<uint64_t>("span");
   spec.refuse_others();
   return layout;
 }
@@ -52,8 +55,8 @@ std::vector<MadeNode> make_live_order(const Spec& spec) {
   using Kind = MadeNode::Kind;
   const Words<Kind> kinds = {{"primal", Kind::primal}, {"segment", Kind::segment}, {"output", Kind::output}};
   std::vector<MadeNode> order;
-  for (const auto& [kind, number, depth] : spec.all<std::tuple<std::string, size_t, size_t>>("live_order")) {
-    order.push_back({word(kind, kinds, spec.where("live_order")), number, depth});
+  for (const auto& [kind, number, depth, offset] : spec.all<std::tuple<std::string, size_t, size_t, uint64_t>>("live_order")) {
+    order.push_back({word(kind, kinds, spec.where("live_order")), number, depth, offset});
   }
   return order;
 }
@@ -75,6 +78,7 @@ std::shared_ptr<RegionLayout> make_region(const py::object& object) {
     region->made.push_back({primal, dtype});
   }
   region->live_order = make_live_order(spec);
+  region->num_nodes = spec.get<uint64_t>("num_nodes");
   region->is_nested = spec.get<std::optional<bool>>("is_nested");
   region->is_split_at_leaves = spec.get<bool>("is_split_at_leaves");
   if (const auto forced = spec.get<std::optional<AutocastByName>>("forced_autocast")) {

@@ -26,12 +26,12 @@ _SIGNATURE = inspect.signature(torch.autograd.grad)
 _SWITCHES = ("retain_graph", "create_graph", "is_grads_batched", "materialize_grads")
 
 
-def trace_inner_gradients(reason_for_eager: Callable[[Tensors, Tensors, Tensors, bool], str]) -> Patch:
+def trace_inner_gradients(reason_for_eager: Callable[..., str]) -> Patch:
     """Let Dynamo put ``torch.autograd.grad`` into gradc's graphs, unless ``reason_for_eager`` tells why eager has to call it.
 
     That gets fake tensors: the outputs and inputs of the call, and those that come from outside of the graph; and whether zeros
-    are made of missing gradients. Dynamo's own conditions hold too: it looks at the first two arguments only where they are
-    given by position, so they are.
+    are made of missing gradients (``makes_zeros``), and a graph (``creates_graph``). Dynamo's own conditions hold too: it looks
+    at the first two arguments only where they are given by position, so they are.
     """
 
     def call(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def trace_inner_gradients(reason_for_eager: Callable[[Tensors, Tensors, Tensors,
         switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
         reason = (
             _unusual_switches(given, switches)
-            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), bool(switches.get("materialize_grads")))
+            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), **_of_switches(switches))
             or _hooked(_several(inputs))
         )
         if reason:
@@ -68,6 +68,10 @@ def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> st
         return "is_grads_batched"
     frees = switches.get("create_graph") and switches.get("retain_graph", True) is False
     return "create_graph without retain_graph" if frees else ""
+
+
+def _of_switches(switches: Mapping[str, Any]) -> dict[str, bool]:
+    return {"makes_zeros": bool(switches.get("materialize_grads")), "creates_graph": bool(switches.get("create_graph"))}
 
 
 def _hooked(inputs: Sequence[Any]) -> str:

@@ -39,16 +39,16 @@ def was_called_in_inference_mode() -> bool:
     return _is_in_inference_mode.get()
 
 
-def compile_under_our_settings(begun: Callable[[], AbstractContextManager[None]]) -> Patch:
+def compile_under_our_settings(begun: Callable[[Any], AbstractContextManager[None]]) -> Patch:
     """Dynamo's settings, while it compiles for gradc: threads have settings of their own, so none could be set once for all.
 
     A compilation for another backend that goes on inside one of ours is under the user's settings again. ``begun`` is
-    entered around each of ours.
+    entered around each of ours: it gets the frame.
     """
 
-    def call(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with begun(), _our_settings():
-            return original(self, *args, **kwargs)
+    def call(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        with begun(frame), _our_settings():
+            return original(self, frame, *args, **kwargs)
 
     def call_for_others(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
         with _settings_of_the_user():

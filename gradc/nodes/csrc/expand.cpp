@@ -1,0 +1,241 @@
+#include "nodes/csrc/expand.h"
+
+#include "csrc/autograd.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace gradc {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Whether a pass has made a graph in another thread than that which asked for it, ever: until then each pass is of one thread's nodes.
+std::atomic<bool> has_foreign_nodes = false;
+
+bool is_elsewhere(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_cpu();
+}
+
+using Nodes = std::vector<c10::intrusive_ptr<Node>>; // which live on where edges to them go
+
+// All nodes that a pass may come to, each once; without the leaves'.
+Nodes nodes_from(const variable_list& roots) {
+  Nodes nodes;
+  std::unordered_set<const Node*> seen;
+  const auto meet = [&](const c10::intrusive_ptr<Node>& node) {
+    if (node && typeid(*node) != typeid(torch::autograd::AccumulateGrad) && seen.insert(node.get()).second) {
+      nodes.push_back(node);
+    }
+  };
+  for (const auto& root : roots) {
+    meet(root.defined() ? root.grad_fn() : nullptr);
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto node = nodes[i];
+    if (const auto* segment = dynamic_cast<const SegmentNode*>(node.get()); segment && segment->is_expanded()) {
+      std::for_each(segment->parts().begin(), segment->parts().end(), meet);
+    }
+    for (const auto& edge : node->next_edges()) {
+      meet(edge.function);
+    }
+  }
+  return nodes;
+}
+
+std::vector<SegmentNode*> segments_among(const Nodes& nodes) {
+  std::vector<SegmentNode*> segments;
+  for (const auto& node : nodes) {
+    if (auto* segment = dynamic_cast<SegmentNode*>(node.get())) {
+      segments.push_back(segment);
+    }
+  }
+  // What a segment leads to comes first.
+  const auto is_earlier = [](const SegmentNode* one, const SegmentNode* other) { return one->sequence_nr() < other->sequence_nr(); };
+  std::stable_sort(segments.begin(), segments.end(), is_earlier);
+  return segments;
+}
+
+// Whether eager could run a node of another thread between two of the segment's.
+bool is_mixed(const SegmentNode& segment, const Nodes& nodes) {
+  const auto last = segment.sequence_nr(), first = last - std::min(last, segment.layout().span);
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
+    return node->thread_id() != segment.thread_id() && node->sequence_nr() >= first && node->sequence_nr() <= last;
+  });
+}
+
+Edge expanded(const Edge& edge) {
+  const auto* segment = dynamic_cast<const SegmentNode*>(edge.function.get());
+  return segment && segment->is_expanded() ? segment->entry_of_part(edge.input_nr) : edge;
+}
+
+void lead_to_parts(const Nodes& nodes) {
+  for (const auto& node : nodes) {
+    for (auto& edge : node->next_edges()) {
+      if (auto to = expanded(edge); to != edge) {
+        edge = std::move(to); // the same topological number: see SegmentNode::expand
+      }
+    }
+  }
+}
+
+void lead_to_parts(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.grad_fn()) {
+    return;
+  }
+  const auto edge = torch::autograd::impl::gradient_edge(tensor);
+  if (auto to = expanded(edge); to != edge) {
+    torch::autograd::impl::set_gradient_edge(tensor, std::move(to));
+  }
+}
+
+} // namespace
+
+void expand_segments(const variable_list& roots, const variable_list& inputs, bool creates_graph) {
+  if (creates_graph && std::any_of(roots.begin(), roots.end(), is_elsewhere)) {
+    has_foreign_nodes = true;
+  }
+  if (!has_foreign_nodes) {
+    return;
+  }
+  const auto nodes = nodes_from(roots);
+  bool has_parts = false;
+  for (auto* segment : segments_among(nodes)) {
+    if (!segment->is_expanded() && segment->layout().may_expand && (creates_graph || is_mixed(*segment, nodes))) {
+      segment->expand(creates_graph);
+    }
+    has_parts = has_parts || segment->is_expanded();
+  }
+  if (!has_parts) {
+    return;
+  }
+  lead_to_parts(nodes_from(roots));
+  for (const auto* tensors : {&roots, &inputs}) {
+    std::for_each(tensors->begin(), tensors->end(), [](const at::Tensor& tensor) { lead_to_parts(tensor); });
+  }
+}
+
+// The nodes have the topological number of the segment, which those that lead to it go by: the engine asks only whether a node's is lower
+// than that of one it may lead to.
+void SegmentNode::expand(bool creates_graph) {
+  if (is_hidden_released_ || std::find(is_released_.begin(), is_released_.end(), true) != is_released_.end()) {
+    return; // the engine will say so
+  }
+  const auto found = region_->derive->expand(number_, symbols_);
+  region_->was_expanded = region_->was_expanded || creates_graph;
+  if (!found || is_repacked_ || !layout().later.empty() || layout().has_spoilt || has_hooks(*this)) {
+    return;
+  }
+  const auto& fine = *found;
+  std::vector<c10::intrusive_ptr<SegmentNode>> parts;
+  const auto part_of = [&](const Edge& edge) {
+    return edge.function.get() == this ? Edge(parts[fine.entries[edge.input_nr].first], fine.entries[edge.input_nr].second) : expanded(edge);
+  };
+  for (size_t i = 0; i < fine.parts.size(); ++i) {
+    const auto& plan = fine.parts[i];
+    auto part = c10::make_intrusive<SegmentNode>(fine.region, plan.number, symbols_, fine.shapes, sequence_nr() - plan.before_last);
+    torch::autograd::edge_list edges;
+    for (size_t exit = 0; exit < plan.exits.size(); ++exit) {
+      const auto& layout = part->layout().exits[exit];
+      edges.push_back(plan.exits[exit] >= 0 ? expanded(next_edge(plan.exits[exit]))
+                                            : Edge(parts[fine.index_of(layout.segment)], static_cast<uint32_t>(layout.entry)));
+    }
+    part->next_edges() = std::move(edges);
+    part->topological_nr_ = topological_nr();
+    part->thread_id_ = thread_id();
+    part->show_entries(part->layout().num_tangents);
+    parts.push_back(part);
+    SavedTensors saved;
+    saved.variables.resize(plan.saved.size());
+    for (size_t position = 0; position < plan.saved.size(); ++position) {
+      const auto& source = part->layout().saved[position];
+      auto tensor = unpack_with_history(plan.saved[position]);
+      if (source.is_kept) {
+        saved.kept.resize(plan.saved.size());
+        saved.kept[position] = std::move(tensor);
+        continue;
+      }
+      if (tensor.defined() && tensor.grad_fn()) {
+        if (const auto edge = torch::autograd::impl::gradient_edge(tensor); part_of(edge) != edge) {
+          tensor = with_history(tensor, part_of(edge));
+        }
+      }
+      saved.variables[position] = torch::autograd::SavedVariable(tensor, part->layout().is_output(position, part->number()));
+    }
+    part->save(std::move(saved), /*is_repacked=*/false);
+  }
+  entries_of_parts_ = fine.entries;
+  parts_.assign(parts.begin(), parts.end());
+  release_all();
+}
+
+Edge SegmentNode::entry_of_part(size_t entry) const {
+  const auto [index, number] = entries_of_parts_[entry];
+  auto& part = static_cast<SegmentNode&>(*parts_[index]);
+  part.show_entries(number + 1);
+  return Edge(parts_[index], static_cast<uint32_t>(number));
+}
+
+void call_elsewhere(const py::function& function) {
+  const at::ThreadLocalState state;
+  std::optional<c10::Stream> stream;
+  if (const auto accelerator = at::getAccelerator()) {
+    const c10::impl::VirtualGuardImpl devices(*accelerator);
+    stream = devices.getStream(devices.getDevice());
+  }
+  std::exception_ptr error;
+  {
+    const py::gil_scoped_release no_gil;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard same(state);
+      if (stream) {
+        const c10::impl::VirtualGuardImpl devices(stream->device_type());
+        devices.setDevice(stream->device());
+        devices.exchangeStream(*stream);
+      }
+      const py::gil_scoped_acquire gil;
+      try {
+        function();
+      } catch (py::error_already_set& raised) {
+        python_error kept;
+        raised.restore();
+        kept.persist();
+        error = std::make_exception_ptr(std::move(kept));
+      }
+    }).join();
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void move_on(const variable_list& roots, uint64_t number) {
+  for (const auto& node : nodes_from(roots)) {
+    node->set_sequence_nr(node->sequence_nr() + number);
+  }
+}
+
+void count_nodes_to(uint64_t number) {
+  while (at::sequence_number::peek() < number) {
+    at::sequence_number::get_and_increment();
+  }
+}
+
+} // namespace gradc
