@@ -123,9 +123,11 @@ void bind_optim(py::module_& module) {
   py::class_<DeviceKernel, std::shared_ptr<DeviceKernel>>(module, "DeviceKernel", "A compiled kernel of gradc's own.")
       .def(
           py::init([](const at::Device& device, uintptr_t launch, uintptr_t function) {
-            return std::make_shared<DeviceKernel>(device, reinterpret_cast<DeviceKernel::Launch>(launch), reinterpret_cast<void*>(function));
+            const auto start = reinterpret_cast<DeviceKernel::Launch>(launch);
+            return std::make_shared<DeviceKernel>(device, start, reinterpret_cast<void*>(function));
           }),
-          py::arg("device"), py::arg("launch"), py::arg("function"), "By the address of a ``DeviceKernel::Launch`` (optim/csrc/device_kernel.h).");
+          py::arg("device"), py::arg("launch"), py::arg("function"),
+          "By the address of a ``DeviceKernel::Launch`` (optim/csrc/device_kernel.h).");
   module.def(
       "load_cuda_kernel",
       [](c10::DeviceIndex device, const py::bytes& cubin, const std::string& name) { return load_cuda_kernel(device, cubin, name); },

@@ -280,13 +280,14 @@ bool GroupStep::add_counts(Counts& counts) {
   return true;
 }
 
-// False for a number that is none in float32, in which torch computes with what has fewer bits, too, and which it refuses.
+// False for a number that torch refuses to convert to float32. It computes so with bfloat16, too.
 bool GroupStep::do_numbers_fit() const {
   constexpr double most = std::numeric_limits<float>::max();
   const auto is_float = [](const Update::Row& row) { return row[0]->scalar_type() != at::kDouble; };
   const auto is_beyond = [](double number) { return std::isfinite(number) && std::abs(number) > most; };
   const auto has_any_beyond = [&](const std::vector<double>& own) { return std::any_of(own.begin(), own.end(), is_beyond); };
-  return !std::any_of(numbers_.begin(), numbers_.end(), has_any_beyond) || !std::any_of(members_.rows.begin(), members_.rows.end(), is_float);
+  const auto& rows = members_.rows;
+  return std::none_of(numbers_.begin(), numbers_.end(), has_any_beyond) || std::none_of(rows.begin(), rows.end(), is_float);
 }
 
 void GroupStep::add_places_of_counts(std::vector<const void*>& places) const {

@@ -42,7 +42,10 @@ void QuickSteps::learn(const py::object& optimizer, std::vector<std::shared_ptr<
 
 bool QuickSteps::step(PyObject* optimizer) {
   const Known* own = find(optimizer);
-  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening() || (asks_whether_captured_ && is_current_stream_captured())) {
+  if (!own || !has_version(Py_TYPE(optimizer), own->version) || is_anybody_listening()) {
+    return false;
+  }
+  if (asks_whether_captured_ && is_current_stream_captured()) {
     return false;
   }
   const py::object attributes = attributes_of(optimizer);

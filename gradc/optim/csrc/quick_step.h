@@ -20,8 +20,8 @@ namespace gradc {
 class __attribute__((visibility("hidden"))) QuickSteps { // as all that holds pybind11's
  public:
   // An optimizer with one of the attributes `that_decide` of its own is not served, nor is one with hooks: `hooks` are those of all
-  // optimizers. `counters["optim"]["native steps"]` is added to. `asks_whether_captured`: nor is one while the accelerator captures a graph,
-  // of which the step that is left out here tells.
+  // optimizers. `counters["optim"]["native steps"]` is added to. `asks_whether_captured`: nor is one while the accelerator
+  // captures a graph, of which the step that is left out here tells.
   QuickSteps(
       std::vector<pybind11::str> that_decide, std::vector<pybind11::dict> hooks, pybind11::object counters, bool asks_whether_captured);
 

@@ -12,7 +12,7 @@ namespace gradc {
 namespace {
 
 // Outside of forward-mode AD no tensor has a forward gradient.
-bool is_plain_and_written(const at::Tensor& tensor) {
+bool is_plain_and_writable(const at::Tensor& tensor) {
   return tensor.defined() && has_plain_keys(tensor) && !tensor.is_inference();
 }
 
@@ -25,7 +25,7 @@ void bump_version(const at::Tensor& tensor, uint32_t times) {
 } // namespace
 
 bool Update::is_writable(const at::Tensor& tensor) const {
-  return is_plain_and_written(tensor) && is_here(tensor);
+  return is_plain_and_writable(tensor) && is_here(tensor);
 }
 
 const char* Update::why_not_alike(const Row& row) const {
@@ -62,7 +62,8 @@ std::vector<Update::Row> rows_of(const std::vector<TensorColumn>& operands) {
 }
 
 bool is_scalar(const at::Tensor& scalar) {
-  return is_plain_and_written(scalar) && is_on(scalar, &KnownDevice::is_on_host) && scalar.dim() == 0 && (scalar.scalar_type() == at::kFloat || scalar.scalar_type() == at::kDouble);
+  return is_plain_and_writable(scalar) && is_on(scalar, &KnownDevice::is_on_host) && scalar.dim() == 0 &&
+      (scalar.scalar_type() == at::kFloat || scalar.scalar_type() == at::kDouble);
 }
 
 std::string why_not_scalars(const std::vector<at::Tensor>& scalars) {
