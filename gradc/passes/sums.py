@@ -7,6 +7,7 @@ add_in_place: Program -> the same with sums written over an addend that nobody r
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -43,7 +44,7 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             memory.is_apart(total.slot, ref.slot) for ref in refs[1:]
         )
         if not is_ours:
-            slots.append(Slot(f"sum_of_{slots[total.slot].name}", meta, slots[total.slot].label))
+            slots.append(Slot(_name_of_sum(slots, total.slot), meta, slots[total.slot].label))
             total = Ref(len(slots) - 1)
         for number, ref in enumerate(refs[1:]):
             ready = max(ready, made[ref.slot])
@@ -60,6 +61,12 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
     return dataclasses.replace(
         program, slots=tuple(slots), outputs=tuple(outputs), instructions=tuple(calls), versions=tuple(versions)
     )
+
+
+def _name_of_sum(slots: list[Slot], slot: int) -> str:
+    names, name = {other.name for other in slots}, f"sum_of_{slots[slot].name}"
+    others = (f"{name}_{number}" for number in itertools.count(2))
+    return name if name not in names else next(other for other in others if other not in names)
 
 
 def _version_of_sum(memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]) -> int:

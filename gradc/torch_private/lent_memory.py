@@ -2,8 +2,8 @@
 
     note_streams: the patch, by which memory that another stream may still read is never lent again
 
-A tensor's ``record_stream`` tells torch's allocator that its memory is not to be given out again before that stream is done. The
-allocator passes over memory that is not its own to give out.
+A tensor's ``record_stream`` tells torch's allocator that its memory is not to be given out again before that stream is done.
+The allocator passes over memory that is not its own to give out.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def note_streams(keep_lent: Callable[[torch.Tensor], None]) -> Patch:
 
         return record_stream
 
-    reason = "The allocator passes over memory that is lent, and a graph's next replay would write it while another stream reads."
+    reason = "The allocator passes over memory that is lent: a graph's next replay would write it while another stream reads."
     return Patch("note_streams", reason, (Replace(torch.Tensor, "record_stream", make),))

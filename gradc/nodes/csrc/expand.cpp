@@ -7,13 +7,17 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <string_view>
 #include <thread>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
@@ -96,6 +100,49 @@ void lead_to_parts(const Nodes& nodes) {
   }
 }
 
+// torch's libraries keep the type information of their hooks to themselves, but for the name.
+template <class Hook>
+Hook* as_hook(torch::autograd::FunctionPreHook& hook, const char* name) {
+  return std::string_view(typeid(hook).name()) == name ? static_cast<Hook*>(&hook) : nullptr;
+}
+
+// Of a hook on one output, which output; null for hooks of other kinds.
+size_t* number_in(torch::autograd::FunctionPreHook& hook) {
+  if (auto* of_python = as_hook<torch::autograd::PyFunctionTensorPreHook>(hook, "N5torch8autograd23PyFunctionTensorPreHookE")) {
+    return &of_python->value_idx;
+  }
+  if (auto* of_cpp = as_hook<torch::autograd::CppFunctionTensorPreHook>(hook, "N5torch8autograd24CppFunctionTensorPreHookE")) {
+    return &of_cpp->value_idx_;
+  }
+  if (auto* retains = as_hook<torch::autograd::CppFunctionSingleTensorPreHook>(hook, "N5torch8autograd30CppFunctionSingleTensorPreHookE")) {
+    return &retains->value_idx_;
+  }
+  return nullptr;
+}
+
+// A tensor that was made before its segment was expanded leads to the segment still, and hooks that it gets stand there. What leads to the
+// parts is to meet them.
+void move_hooks_to_parts(SegmentNode& segment) {
+  auto& hooks = segment.Node::tensor_pre_hooks();
+  for (auto& hook : hooks) {
+    if (size_t* number = number_in(*hook)) {
+      const auto to = segment.entry_of_part(*number);
+      *number = to.input_nr;
+      to.function->add_tensor_pre_hook(std::move(hook));
+    }
+  }
+  hooks.erase(std::remove(hooks.begin(), hooks.end(), nullptr), hooks.end());
+  auto& retaining = segment.retains_grad_hooks();
+  for (auto& [entry, hook] : retaining) {
+    if (size_t* number = number_in(*hook)) {
+      const auto to = segment.entry_of_part(*number);
+      *number = to.input_nr;
+      to.function->add_retains_grad_hook(std::move(hook), to.input_nr);
+    }
+  }
+  std::erase_if(retaining, [](const auto& item) { return !item.second; });
+}
+
 void lead_to_parts(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.grad_fn()) {
     return;
@@ -121,7 +168,10 @@ void expand_segments(const variable_list& roots, const variable_list& inputs, bo
     if (!segment->is_expanded() && segment->layout().may_expand && (creates_graph || is_mixed(*segment, nodes))) {
       segment->expand(creates_graph);
     }
-    has_parts = has_parts || segment->is_expanded();
+    if (segment->is_expanded()) {
+      has_parts = true;
+      move_hooks_to_parts(*segment);
+    }
   }
   if (!has_parts) {
     return;

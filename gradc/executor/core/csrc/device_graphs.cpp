@@ -137,6 +137,13 @@ std::string why_not_op(const Plan& plan, const Step& step) {
   return is_read ? "value that the host reads" : "";
 }
 
+// A view, or memory with nothing in it.
+bool asks_for_no_kernel(const Step& step) {
+  const auto& returns = step.op.schema().returns();
+  const auto is_view = [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); };
+  return step.op.operator_name().name.starts_with("aten::empty") || std::any_of(returns.begin(), returns.end(), is_view);
+}
+
 std::string why_not_recorded(const Plan& plan, c10::Device device) {
   if (plan.is_dispatched) {
     return "calls that autograd is to see";
@@ -179,7 +186,7 @@ int64_t num_replays() {
 
 std::shared_ptr<DeviceGraphs> DeviceGraphs::of(const Plan& plan) {
   const auto device = find_recording_device(plan);
-  if (!device) {
+  if (!device || std::all_of(plan.steps.begin(), plan.steps.end(), asks_for_no_kernel)) {
     return nullptr;
   }
   if (const auto reason = why_not_recorded(plan, *device); !reason.empty()) {
