@@ -248,6 +248,24 @@ def sizes_that_never_come_back(device: torch.device) -> None:
 
 
 @program
+def inputs_that_lie_in_few_places_in_turns(device: torch.device) -> None:
+    pair = Pair(device)
+    places = [[pair.batch(0), pair.batch(0)] for _ in pair.nets]
+    turns = [0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1]
+
+    def step(call: nn.Module, net: nn.Module, number: int) -> None:
+        net.zero_grad()
+        batch = places[pair.nets.index(net)][turns[number]]
+        batch.copy_(pair.batch(number))
+        call(batch).square().mean().backward()
+        pair.update(net)
+
+    with replays(24):
+        pair.train(len(turns), step)
+    assert recorded() <= 6, recorded()
+
+
+@program
 def a_switch_of_determinism(device: torch.device) -> None:
     pair = Pair(device)
 

@@ -22,6 +22,7 @@ namespace {
 constexpr size_t most_recordings = 8; // of a plan at a time
 constexpr size_t most_bytes = size_t{1} << 30; // that several recordings of a plan lend; one may lend more
 constexpr size_t most_visits = 64;
+constexpr int64_t often = 3;
 constexpr int64_t few_recordings = 2; // beyond them, one has to be asked for twice as often as the one before
 
 std::atomic<int64_t> runs_before = 2;
@@ -224,16 +225,13 @@ DeviceGraphs::Values DeviceGraphs::run(const Plan& plan, Values inputs, Values* 
 }
 
 void DeviceGraphs::Places::note(const void* place) {
-  has_moved_ = num_known_ > 0 && place != last_;
+  has_moved_ = last_ && place != *last_;
+  num_moves_ += has_moved_;
   last_ = place;
-  const auto* end = known_.begin() + num_known_;
-  if (num_known_ < known_.size() && std::find<const void* const*>(known_.begin(), end, place) == end) {
-    known_[num_known_++] = place;
-  }
 }
 
 bool DeviceGraphs::Places::moves() const {
-  return has_moved_ || num_known_ == known_.size();
+  return has_moved_ || num_moves_ >= often;
 }
 
 DeviceGraphs::Visits& DeviceGraphs::visits_of(size_t sizes) {

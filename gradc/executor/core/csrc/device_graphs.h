@@ -15,11 +15,11 @@
 
 #include "executor/core/csrc/plan.h"
 
-#include <array>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,14 +56,13 @@ class DeviceGraphs {
   class Places {
    public:
     void note(const void* place);
-    // Whether the next run will probably find it elsewhere: it has just moved, or lay in many places.
+    // Whether the next run will probably find it elsewhere: it has just moved, or has often.
     bool moves() const;
 
    private:
-    std::array<const void*, 5> known_{};
-    size_t num_known_ = 0;
-    const void* last_ = nullptr;
+    std::optional<const void*> last_;
     bool has_moved_ = false;
+    int64_t num_moves_ = 0;
   };
 
   // The latest runs, by the steps, of inputs of some sizes.
