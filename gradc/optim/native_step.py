@@ -138,7 +138,7 @@ def update_group(
             return learned.learn(group, settings, step)
         settings |= group.read()
     named: Columns = dict(zip(rule.columns, columns, strict=True))
-    card = card_of(named["param"])
+    card = _card_unseen(named["param"])
     reason = _unusual_setting(rule, settings, card) or _unusual_surroundings() or _unusual_tensors(named)
     parts, reason = ([], reason) if reason else _parts(rule, settings, named)
     reason = reason or _uneven_parts(rule, settings, card, parts)
@@ -158,7 +158,7 @@ def update_group(
 
 def _step_of_group(rule: Rule, original: Callable[..., None], group: Group, settings: Settings) -> Any:
     """The native step of a group as it lies in its optimizer; None if anything about its settings is unusual."""
-    card = card_of(group.params)
+    card = _card_unseen(group.params)
     if _unusual_setting(rule, settings, card) or _unusual_surroundings():
         return None
     formula = rule.formula_for(settings, False, card is not None)
@@ -195,6 +195,11 @@ def _parts(rule: Rule, settings: Settings, named: Columns) -> tuple[list[tuple[s
         return [(slice(own[0], own[-1] + 1), case) for case, own in ((case, list(own)) for case, own in grouped)], ""
     except _NO_NUMBERS:
         return [], _ODD_SETTINGS
+
+
+def _card_unseen(params: Sequence[Any]) -> Card | None:
+    """None also where a mode would see that a parameter is asked where it lies: torch's own function serves there."""
+    return None if is_any_mode_active() else card_of(params)
 
 
 def _uneven_parts(rule: Rule, settings: Settings, card: Card | None, parts: list[tuple[slice, bool]]) -> str:

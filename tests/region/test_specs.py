@@ -24,9 +24,9 @@ def specs(monkeypatch) -> dict[str, Any]:
     make_plan, make_region = extension.Plan, extension.Region
 
     class Plan(make_plan):
-        def __init__(self, spec: Any) -> None:
+        def __init__(self, spec: Any, has_graphs: bool = False) -> None:
             seen.setdefault("plan", spec)
-            super().__init__(spec)
+            super().__init__(spec, has_graphs)
 
     class Region(make_region):
         def __init__(self, spec: Any) -> None:
