@@ -10,13 +10,13 @@ from tests.devices.processes import in_python
 from tests.optim.test_native_step import ALL
 
 BEGIN = """
-import copy, io, sys
+import copy, functools, io, sys
 import torch
 from torch import nn, optim
 import gradc
 from gradc.bits import same_bits
 from tests.optim import host_kernels
-from tests.optim.test_native_step import ALL, flat
+from tests.optim.test_native_step import ALL, flat, train
 host_kernels.add_simulated_card()
 torch.set_num_threads(1)
 dev = torch.device("simulated", 0)
@@ -31,18 +31,7 @@ def gradients(net):
     x = torch.randn(4, 7, dtype=net[0].weight.dtype).to(dev)
     ((net(x) * net.scale).square().mean() + net.nothing.sum()).backward()
 
-def train(make, is_compiled, num_steps=4, dtype=torch.float32, between=lambda number, optimizer, net: None):
-    net = network(dtype)
-    optimizer = make(net.parameters())
-    if is_compiled:
-        gradc.compile(optimizer)
-    torch.manual_seed(1)
-    for number in range(num_steps):
-        between(number, optimizer, net)
-        optimizer.zero_grad()
-        gradients(net)
-        optimizer.step()
-    return net, optimizer
+train = functools.partial(train, num_steps=4, parts=(network, gradients))
 
 def grads(net):
     return [None if p.grad is None else p.grad.clone() for p in net.parameters()]

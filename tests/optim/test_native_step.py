@@ -47,8 +47,10 @@ def gradients(net):
     ((net(x) * net.scale).square().mean() + net.nothing.sum()).backward()
 
 
-def train(make, is_compiled, num_steps=6, dtype=torch.float32, between=lambda number, optimizer, net: None):
-    net = network(dtype)
+def train(make, is_compiled, num_steps=6, dtype=torch.float32, between=lambda number, optimizer, net: None, parts=None):
+    """``parts``: what makes the network, of a dtype, and what runs its backward; ``network`` and ``gradients`` if not given."""
+    make_network, backward = parts or (network, gradients)
+    net = make_network(dtype)
     optimizer = make(net.parameters())
     if is_compiled:
         assert gradc.compile(optimizer) is optimizer
@@ -56,7 +58,7 @@ def train(make, is_compiled, num_steps=6, dtype=torch.float32, between=lambda nu
     for number in range(num_steps):
         between(number, optimizer, net)
         optimizer.zero_grad()
-        gradients(net)
+        backward(net)
         optimizer.step()
     return net, optimizer
 

@@ -3,6 +3,7 @@
 #include "csrc/sizes.h"
 #include "executor/core/csrc/below_autograd.h"
 #include "executor/core/csrc/devices.h"
+#include "executor/core/csrc/versions.h"
 
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
@@ -32,11 +33,6 @@ bool is_defined(const c10::IValue& value) {
 
 uintptr_t number_of(const void* place) {
   return reinterpret_cast<uintptr_t>(place);
-}
-
-const void* place_of(const at::Tensor& tensor) {
-  const auto* begin = static_cast<const char*>(tensor.storage().data());
-  return begin ? begin + tensor.storage_offset() * static_cast<int64_t>(tensor.element_size()) : nullptr;
 }
 
 // From the first to the last element in memory.
@@ -176,7 +172,7 @@ void keep_lent(const at::Tensor& tensor) {
 std::vector<const void*> places_of(const std::vector<c10::IValue>& inputs) {
   std::vector<const void*> places(inputs.size());
   std::transform(inputs.begin(), inputs.end(), places.begin(), [](const c10::IValue& input) {
-    return is_defined(input) ? place_of(input.toTensor()) : nullptr;
+    return is_defined(input) ? input.toTensor().const_data_ptr() : nullptr;
   });
   return places;
 }
@@ -220,7 +216,7 @@ DeviceGraph::Values DeviceGraph::read_inputs(const Plan& plan, const Values& inp
     input.dtype = tensor.scalar_type();
     input.sizes = tensor.sizes().vec();
     input.strides = tensor.strides().vec();
-    input.place = place_of(tensor);
+    input.place = tensor.const_data_ptr();
     const auto item = static_cast<int64_t>(tensor.element_size()), extent = extent_of(tensor);
     const bool may_be_copied = extent > 0 && num_bytes + extent * item <= most_copied_bytes &&
         written.count(tensor.storage().unsafeGetStorageImpl()) == 0;
@@ -252,7 +248,7 @@ bool DeviceGraph::fits(const Values& inputs, const Situation& now) const {
     if (tensor.scalar_type() != known.dtype || !are_equal(tensor.sizes(), known.sizes) || !are_equal(tensor.strides(), known.strides)) {
       return false;
     }
-    const void* place = place_of(tensor);
+    const void* place = tensor.const_data_ptr();
     if (known.memory.defined() ? number_of(place) % widest_load != number_of(known.place) % widest_load : place != known.place) {
       return false;
     }
@@ -409,7 +405,7 @@ DeviceGraph::Values DeviceGraph::replay(const Values& inputs) {
   auto values = replay_as_recorded(inputs);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     for (uint32_t write = 0; write < inputs_[i].num_writes; ++write) {
-      inputs[i].toTensor().unsafeGetTensorImpl()->bump_version();
+      bump_version(inputs[i]);
     }
   }
   return values;
