@@ -1,7 +1,5 @@
 #include "csrc/autograd.h"
 
-#include "csrc/devices.h"
-
 #include <torch/csrc/autograd/variable.h>
 
 namespace gradc {
@@ -14,7 +12,7 @@ bool has_hooks(torch::autograd::Node& node) {
 bool is_taken_as_is(const at::Tensor& grad, const torch::autograd::InputMetadata& metadata) {
   return grad.layout() == at::kStrided && metadata.layout() == at::kStrided && !metadata.is_tensor_subclass() &&
       !metadata.is_nested_tensor() && metadata.grad_dtype() == grad.scalar_type() &&
-      is_on(grad, &KnownDevice::is_synchronous) && metadata.device() == grad.device() && metadata.is_same_shape(grad);
+      metadata.device() == grad.device() && metadata.is_same_shape(grad);
 }
 
 bool may_write_over(const at::Tensor& tensor, size_t num_refs) {

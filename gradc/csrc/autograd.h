@@ -14,7 +14,7 @@ namespace gradc {
 // True if a hook of any kind would see what arrives at `node`, or what it makes of it.
 bool has_hooks(torch::autograd::Node& node);
 
-// Whether the engine would take `grad`, one on the CPU, as it is: it casts, sums and refuses what does not match.
+// Whether the engine would take `grad` as it is: it casts, sums and refuses what does not match.
 bool is_taken_as_is(const at::Tensor& grad, const torch::autograd::InputMetadata& metadata);
 
 // True if nobody holds the tensor or its memory but `num_refs` references in C++ and the tensor's own Python object: the engine

@@ -30,13 +30,16 @@ from gradc.region.returned import Returned
 MOST_BYTES = 16 << 20
 """Of what the forward keeps, and of gradients: the last step's may be alive while these are made, and a thread keeps the memory
 in which values lie for the next run. Beside the kernels of more, tensors cost nothing."""
+MOST_BYTES_ON_DEVICES = 256 << 20
+"""There no thread keeps memory, and a launch costs more than a tensor."""
 
 
 def joined_program(forward: Program, returned: Returned, segment: Segment, backward: Backward) -> Program | None:
     """See the module's docstring. Of a region with this one segment."""
     if not (_only_makes_values(forward) and _only_makes_values(backward.program)):
         return None
-    if sum(map(_num_bytes, (forward, backward.program))) > MOST_BYTES:
+    is_on_cpu = all(meta.device.type == "cpu" for slot in forward.slots if (meta := slot.meta) is not None)
+    if sum(map(_num_bytes, (forward, backward.program))) > (MOST_BYTES if is_on_cpu else MOST_BYTES_ON_DEVICES):
         return None
     joined = _Joined(forward, backward.program)
     tangent, *saved = backward.program.inputs

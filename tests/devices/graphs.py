@@ -370,6 +370,106 @@ def views_of_inputs_leave(device: torch.device) -> None:
             del view, y, part
 
 
+class Steps(Pair):
+    """The same with steps that are compiled whole."""
+
+    def __init__(self, device: torch.device, make: Callable[[torch.device], nn.Module] = network) -> None:
+        super().__init__(device, make)
+        self.steps = [gradc.compile(self._whole(self.nets[0])), self._whole(self.nets[1])]
+        self.losses: list[torch.Tensor] = [torch.empty(0)] * 2
+
+    def _whole(self, net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+        optimizer = torch.optim.AdamW(net.parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    def step(self, call: nn.Module, net: nn.Module, number: int) -> None:
+        which = self.nets.index(net)
+        self.losses[which] = self.steps[which](self.batch(number))
+        assert which == 0 or same_bits(*(loss.cpu() for loss in self.losses)), f"step {number}: the loss is not eager's"
+
+
+@program
+def a_whole_step(device: torch.device) -> None:
+    before = native.extension.StraightLoss.num_joined()
+    with replays(10):
+        Steps(device).train(20)
+    assert native.extension.StraightLoss.num_joined() - before >= 14
+    assert set(gradc.counters["fallbacks"]) <= {"optimizer"}, gradc.counters["fallbacks"]  # whose kernels are for GPUs
+
+
+@program
+def whole_steps_on_two_streams(device: torch.device) -> None:
+    steps = Steps(device)
+
+    def step(call: nn.Module, net: nn.Module, number: int) -> None:
+        torch.accelerator.synchronize(device)
+        with torch.Stream(device) if number > 9 else contextlib.nullcontext():
+            steps.step(call, net, number)
+        torch.accelerator.synchronize(device)
+
+    steps.train(16, step)
+
+
+@program
+def whole_steps_over_a_leaf_whose_node_has_another_stream(device: torch.device) -> None:
+    steps = Steps(device)
+    with torch.Stream(device):
+        held = [(param * 1).grad_fn for net in steps.nets for param in net.parameters()]
+    torch.accelerator.synchronize(device)
+    before = native.extension.StraightLoss.num_run()
+    steps.train(8)
+    assert native.extension.StraightLoss.num_run() == before
+    del held
+    steps.train(8)
+    assert native.extension.StraightLoss.num_run() > before
+
+
+@program
+def whole_steps_that_add_up(device: torch.device) -> None:
+    nets = [network(device), network(device)]
+
+    def step(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    batches = [torch.randn(5, 8, generator=torch.Generator().manual_seed(number)).to(device) for number in range(12)]
+    calls = [gradc.compile(step), step]
+    for x in batches:
+        losses = [call(net, x).item() for call, net in zip(calls, nets)]
+        assert losses[0] == losses[1]
+        for ours, theirs in zip(*(net.parameters() for net in nets)):
+            assert same_bits(ours.grad.cpu(), theirs.grad.cpu()) and ours.grad._version == theirs.grad._version
+
+
+@program
+def a_gradient_that_is_the_losss_own(device: torch.device) -> None:
+    leaves = [torch.ones(1, device=device, requires_grad=True) for _ in range(2)]
+
+    def step(leaf: torch.Tensor) -> torch.Tensor:
+        loss = leaf.sum()
+        loss.backward()
+        return loss.detach()
+
+    calls = [gradc.compile(step), step]
+    kept: list[list[torch.Tensor]] = [[], []]
+    for number in range(10):
+        for which, (call, leaf) in enumerate(zip(calls, leaves)):
+            leaf.grad = None
+            call(leaf)
+            leaf.grad.mul_(number)
+            kept[which].append(leaf.grad)
+    assert [grad.item() for grad in kept[0]] == [grad.item() for grad in kept[1]] == [float(number) for number in range(10)]
+
+
 def main(device: torch.device) -> None:
     for name, function in PROGRAMS.items():
         gradc.reset()

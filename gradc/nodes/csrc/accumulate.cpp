@@ -1,9 +1,9 @@
 #include "nodes/csrc/accumulate.h"
 
 #include "csrc/autograd.h"
-#include "csrc/devices.h"
 #include "csrc/plain.h"
 #include "csrc/sizes.h"
+#include "csrc/streams.h"
 #include "csrc/torch_internals.h"
 
 #include <ATen/CachedTensorUtils.h>
@@ -33,8 +33,10 @@ namespace {
 constexpr size_t few = 2;
 
 // The positions of the edges to leaves that qualify; none if any leaf has hooks, which see in what order gradients arrive.
+// The last of those on another device goes the engine's way: by a leaf that it comes to it knows which stream its caller's is to wait for.
 std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grads) {
   std::vector<size_t> positions;
+  bool has_stream = false;
   for (size_t i = 0; i < grads.size(); ++i) {
     const auto& edge = node.next_edge(i);
     auto* target = edge.function.get();
@@ -44,9 +46,14 @@ std::vector<size_t> unwatched_leaves(const Node& node, const variable_list& grad
     if (has_hooks(*target)) {
       return {};
     }
-    if (grads[i].defined() && edge.function.use_count() == 1 && is_taken_as_is(grads[i], target->input_metadata(edge.input_nr))) {
+    const auto& metadata = target->input_metadata(edge.input_nr);
+    if (grads[i].defined() && edge.function.use_count() == 1 && is_taken_as_is(grads[i], metadata) && runs_here(*target)) {
       positions.push_back(i);
+      has_stream = has_stream || !grads[i].is_cpu();
     }
+  }
+  if (has_stream) {
+    positions.pop_back();
   }
   return positions;
 }
@@ -161,7 +168,7 @@ bool is_unwatched_leaf(const at::Tensor& tensor) {
     return false;
   }
   const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
-  return is_on(tensor, &KnownDevice::is_synchronous) && (!node || !has_hooks(*node));
+  return is_ordered(tensor) && (!node || (!has_hooks(*node) && runs_here(*node)));
 }
 
 void give_to_leaf(const at::Tensor& leaf, at::Tensor grad) {
@@ -183,7 +190,7 @@ bool leads_to_unwatched_leaves(const Node& node) {
       continue;
     }
     if (typeid(*target) != typeid(AccumulateGrad) || has_hooks(*target) ||
-        !is_on(static_cast<AccumulateGrad*>(target)->variable, &KnownDevice::is_synchronous)) {
+        !is_ordered(static_cast<AccumulateGrad*>(target)->variable) || !runs_here(*target)) {
       return false;
     }
     if (const auto holders = edge.function.use_count(); holders != 1) {

@@ -15,7 +15,7 @@ namespace gradc {
 // node's leaves has hooks, or where it would not pay.
 void accumulate_unwatched(torch::autograd::Node& node, torch::autograd::variable_list& grads);
 
-// Whether all that `node` leads to are leaves on the CPU that qualify, but that several of its edges may lead to one.
+// Whether all that `node` leads to are leaves that qualify, but that several of its edges may lead to one.
 bool leads_to_unwatched_leaves(const torch::autograd::Node& node);
 
 // Gives such leaves their gradients where the engine does not run, after the engine's own checks.

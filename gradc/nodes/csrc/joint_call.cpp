@@ -1,14 +1,13 @@
 #include "nodes/csrc/joint_call.h"
 
 #include "csrc/autograd.h"
-#include "csrc/devices.h"
 #include "csrc/plain.h"
+#include "csrc/streams.h"
 #include "executor/cpu/csrc/memory.h"
 #include "nodes/csrc/accumulate.h"
 #include "nodes/csrc/call_region.h"
 #include "nodes/csrc/saved_transpose.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/SmallVector.h>
@@ -31,10 +30,41 @@ uint32_t version_of_primal(const c10::IValue& primal) {
   return primal.isTensor() ? version_of(primal.toTensor()) : 0;
 }
 
+// Ones on devices, where making one takes a kernel: each serves all losses of this thread on one stream.
+class Ones {
+ public:
+  at::Tensor get(const at::TensorOptions& options) {
+    const auto stream = current_stream(options.device());
+    if (is_captured(options.device())) {
+      return at::ones({}, options);
+    }
+    const auto known = std::find_if(ones_.begin(), ones_.end(), [&](const auto& one) {
+      return one.first == stream && one.second.dtype() == options.dtype();
+    });
+    return known != ones_.end() ? known->second : ones_.emplace_back(stream, at::ones({}, options)).second;
+  }
+  // What a gradient lies on is its own from now on.
+  void forget(const std::vector<c10::IValue>& gradients) {
+    std::erase_if(ones_, [&](const auto& one) {
+      return std::any_of(gradients.begin(), gradients.end(), [&](const c10::IValue& gradient) {
+        return gradient.isTensor() && gradient.toTensor().defined() && gradient.toTensor().is_alias_of(one.second);
+      });
+    });
+  }
+
+ private:
+  std::vector<std::pair<c10::Stream, at::Tensor>> ones_;
+};
+
+thread_local Ones ones_here;
+
 // The gradient of a loss.
 at::Tensor one_for(const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) {
+    return ones_here.get(options);
+  }
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
-  if ((dtype != at::kFloat && dtype != at::kDouble) || !options.device().is_cpu()) {
+  if (dtype != at::kFloat && dtype != at::kDouble) {
     return at::ones({}, options);
   }
   at::Tensor one = new_memory({dtype, {}, {}, 0});
@@ -56,8 +86,13 @@ bool ForwardBackwardCall::may_be(const RegionLayout& region, size_t loss) {
       std::all_of(segment.exits.begin(), segment.exits.end(), leads_to_primal);
 }
 
-ForwardBackwardCall::ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss)
-    : region_(std::move(region)), primals_(std::move(primals)), loss_(loss), joined_(region_->joining.joined) {
+ForwardBackwardCall::ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss, uint64_t start)
+    : region_(std::move(region)),
+      primals_(std::move(primals)),
+      loss_(loss),
+      start_(start),
+      stream_(current_stream(region_->segments.front().entries.front().options.device())),
+      joined_(region_->joining.joined) {
   const pybind11::gil_scoped_release no_gil;
   if (!joined_ || !run_joined()) {
     joined_ = nullptr;
@@ -86,11 +121,13 @@ bool ForwardBackwardCall::run_joined() {
   const auto first = values_.end() - static_cast<std::ptrdiff_t>(layout().exits.size());
   gradients_.assign(std::make_move_iterator(first), std::make_move_iterator(values_.end()));
   values_.erase(first, values_.end());
+  ones_here.forget(gradients_);
   return true;
 }
 
 bool ForwardBackwardCall::run() {
-  if (!is_plain(loss()) || !is_on(loss(), &KnownDevice::is_synchronous) || !loss().is_floating_point() || !leads_to_unwatched_leaves()) {
+  if (!is_plain(loss()) || !is_ordered(loss()) || !loss().is_floating_point() || current_stream(loss().device()) != stream_ ||
+      !leads_to_unwatched_leaves()) {
     return false;
   }
   const at::NoGradGuard no_grad;
@@ -108,6 +145,7 @@ bool ForwardBackwardCall::run() {
     auto inputs = inputs_of(*backward, std::move(one));
     values_.clear(); // what backward has read for the last time dies while it runs
     gradients_ = gradc::run(*backward->plan, std::move(inputs));
+    ones_here.forget(gradients_);
   }
   auto grads = gradients_of(std::move(gradients_), *backward);
   for (size_t i = 0; i < grads.size(); ++i) {
@@ -136,7 +174,7 @@ void ForwardBackwardCall::join() const {
 
 void ForwardBackwardCall::hang() {
   make_values();
-  hang_on_nodes(region_, primals_, values_, {}, at::sequence_number::peek());
+  hang_on_nodes(region_, primals_, values_, {}, start_);
 }
 
 // Those that backward would read, where it has run already, and in vain. It will be so again.

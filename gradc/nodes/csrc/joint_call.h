@@ -25,8 +25,8 @@ class ForwardBackwardCall {
   // that the region's one segment leads from is not returned.
   static bool may_be(const RegionLayout& region, size_t loss);
 
-  // Runs the forward.
-  ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss);
+  // Runs the forward. `start`: eager's first sequence number.
+  ForwardBackwardCall(std::shared_ptr<const RegionLayout> region, std::vector<c10::IValue> primals, size_t loss, uint64_t start);
 
   const std::vector<c10::IValue>& primals() const {
     return primals_;
@@ -77,6 +77,8 @@ class ForwardBackwardCall {
   std::shared_ptr<const RegionLayout> region_;
   std::vector<c10::IValue> primals_, values_;
   size_t loss_;
+  uint64_t start_;
+  c10::Stream stream_; // of the loss's device, when the forward ran
   std::vector<uint32_t> versions_; // of the primals; 0 for numbers
   std::shared_ptr<const Joined> joined_; // null where the forward ran by itself
   bool has_failed_ = false; // to run forward and backward in one

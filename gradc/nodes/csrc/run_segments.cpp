@@ -1,9 +1,9 @@
 #include "nodes/csrc/run_segments.h"
 
 #include "csrc/ambient.h"
-#include "csrc/devices.h"
 #include "csrc/listening.h"
 #include "csrc/plain.h"
+#include "csrc/streams.h"
 #include "nodes/csrc/segment_node.h"
 
 #include <ATen/ops/ones_like.h>
@@ -28,7 +28,7 @@ bool is_forked() {
 }
 
 bool is_usual_root(const at::Tensor& root) {
-  return is_plain(root) && is_on(root, &KnownDevice::is_synchronous) && root.numel() == 1 && root.is_floating_point() && root.requires_grad() && !root.is_leaf();
+  return is_plain(root) && is_ordered(root) && root.numel() == 1 && root.is_floating_point() && root.requires_grad() && !root.is_leaf();
 }
 
 } // namespace

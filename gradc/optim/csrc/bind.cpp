@@ -1,5 +1,6 @@
 #include "optim/csrc/bind.h"
 
+#include "csrc/streams.h"
 #include "csrc/timing.h"
 #include "optim/csrc/arithmetic.h"
 #include "optim/csrc/block_update.h"

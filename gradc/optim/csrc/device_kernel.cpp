@@ -1,5 +1,7 @@
 #include "optim/csrc/device_kernel.h"
 
+#include "csrc/streams.h"
+
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -78,10 +80,6 @@ const char* launch_by_driver(void* function, uint32_t num_blocks, uint32_t num_t
   return error == 0 ? nullptr : name_of(error);
 }
 
-c10::Stream current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
 } // namespace
 
 void DeviceKernel::launch(uint32_t num_blocks, uint32_t num_threads, void* arguments) const {
@@ -97,10 +95,6 @@ std::shared_ptr<DeviceKernel> load_cuda_kernel(c10::DeviceIndex device, const st
   check(driver().load(&module, cubin.data()), "cuModuleLoadData");
   check(driver().find(&function, module, name.c_str()), "cuModuleGetFunction");
   return std::make_shared<DeviceKernel>(c10::Device(c10::kCUDA, device), &launch_by_driver, function);
-}
-
-bool is_captured(c10::Device device) {
-  return current_stream(device).is_capturing();
 }
 
 bool is_current_stream_captured() {

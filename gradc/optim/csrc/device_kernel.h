@@ -37,10 +37,7 @@ class DeviceKernel {
 // Throws c10::Error where there is no driver, or it does not take the kernel. What is loaded stays until the process ends.
 std::shared_ptr<DeviceKernel> load_cuda_kernel(c10::DeviceIndex device, const std::string& cubin, const std::string& name);
 
-// True while a graph is captured from the current stream of a device.
-bool is_captured(c10::Device device);
-
-// The same of the current device, where torch's optimizers ask.
+// True while a graph is captured from the current stream of the current device, where torch's optimizers ask.
 bool is_current_stream_captured();
 
 } // namespace gradc

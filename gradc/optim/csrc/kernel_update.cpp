@@ -1,6 +1,7 @@
 #include "optim/csrc/kernel_update.h"
 
 #include "csrc/sizes.h"
+#include "csrc/streams.h"
 
 #include <algorithm>
 #include <cstring>

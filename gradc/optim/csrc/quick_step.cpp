@@ -2,6 +2,7 @@
 
 #include "csrc/class_versions.h"
 #include "csrc/listening.h"
+#include "csrc/streams.h"
 #include "optim/csrc/device_kernel.h"
 #include "optim/csrc/names.h"
 

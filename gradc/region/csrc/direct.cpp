@@ -173,9 +173,10 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   if (is_joint(direct)) {
-    ForwardBackwardCall call(direct.region, std::move(inputs), direct.loss);
+    ForwardBackwardCall call(direct.region, std::move(inputs), direct.loss, start);
     THPObjectPtr results(make_outputs(direct, call.primals(), call.values()));
     ForwardBackwardCall::wait(std::move(call));
+    count_nodes_to(start + direct.region->num_nodes);
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);

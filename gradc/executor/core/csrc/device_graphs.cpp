@@ -2,6 +2,7 @@
 
 #include "csrc/plain.h"
 #include "csrc/sizes.h"
+#include "csrc/streams.h"
 #include "executor/core/csrc/below_autograd.h"
 #include "executor/core/csrc/device_graph.h"
 #include "executor/core/csrc/devices.h"
@@ -58,13 +59,7 @@ Switches read_switches() {
 }
 
 Situation read_situation(c10::Device device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  return {device.index(), guard.getStream(device).id(), read_switches()};
-}
-
-bool is_captured_by_others(c10::Device device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  return guard.isStreamCapturing(guard.getStream(device));
+  return {device.index(), current_stream(device).id(), read_switches()};
 }
 
 bool are_plain_there(const std::vector<c10::IValue>& inputs, c10::Device device) {
@@ -201,7 +196,7 @@ DeviceGraphs::DeviceGraphs(c10::Device device) : device_(device) {}
 DeviceGraphs::~DeviceGraphs() = default;
 
 DeviceGraphs::Values DeviceGraphs::run(const Plan& plan, Values inputs, Values* left) {
-  const bool may_be_recorded = is_undispatched() && !at::hasCallbacks() && are_plain_there(inputs, device_) && !is_captured_by_others(device_);
+  const bool may_be_recorded = is_undispatched() && !at::hasCallbacks() && are_plain_there(inputs, device_) && !is_captured(device_);
   if (may_be_recorded) {
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !has_failed_) {
       const Situation now = read_situation(device_);
