@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge
 from gradc.backward.formulas import differs_on_fakes
 from gradc.backward.run_nodes import telling_sums
 from gradc.errors import UnsupportedError
+from gradc.nodes.thread_counts import counted_ahead
 from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.record import TapeRecorder
@@ -40,16 +41,21 @@ def grad_inside(tape: TapeRecorder, *args: Any, **kwargs: Any) -> Any:
     inner = InnerGradient(_positions(tape, edges), _positions(tape, _edges(inputs)))
     tape.inner_gradients.append(inner)
     num_calls = len(tape.recorder.instructions)
-    with telling_sums(tape.recorder, nodes):
+    device = next((device for node in nodes for device in _devices_elsewhere(node)), None)
+    with telling_sums(tape.recorder, nodes), counted_ahead(device if kwargs.get("create_graph") else None) as counted:
         grads = torch.autograd.grad(*args, **kwargs)
+    tape.num_nodes_elsewhere += counted()
     _refuse_casts_of_weights(tape, inner, nodes, num_calls)
     return grads
 
 
 def reason_for_eager(
-    outputs: Tensors, inputs: Tensors, arguments: Tensors, *, makes_zeros: bool, creates_graph: bool
+    outputs: Tensors, inputs: Tensors, arguments: Tensors, *, makes_zeros: bool, creates_graph: bool, is_in_step: bool
 ) -> str:
-    """See the module's docstring. ``arguments`` come from outside of the graph. ``makes_zeros``: of gradients that are None."""
+    """See the module's docstring. ``arguments`` come from outside of the graph. ``makes_zeros``: of gradients that are None.
+
+    ``is_in_step``: the function calls ``backward()``, too.
+    """
     outside, ends = _edges(arguments), _edges(inputs)
     if len(wanted := outside & ends) > 1 and not all(node in LEAVES for node, _ in wanted):
         return "several arguments of which one has a history"
@@ -57,7 +63,8 @@ def reason_for_eager(
     if makes_zeros and not ends <= edges:
         return "zeros that need a gradient"
     inside = nodes - {node for node, _ in outside}
-    if creates_graph and any(map(_is_elsewhere, inside)):
+    devices = {device for node in inside for device in _devices_elsewhere(node)}
+    if creates_graph and (len(devices) > 1 or (devices and not is_in_step)):
         return "create_graph on another device than the CPU"
     return next((reason for reason in map(_what_is_unusual, inside) if reason), "")
 
@@ -67,9 +74,9 @@ def nodes_between(outputs: Tensors, inputs: Tensors) -> set[Node]:
     return _walked(outputs, _edges(inputs))[1]
 
 
-def _is_elsewhere(node: Node) -> bool:
-    """True if what the engine makes there is counted in a thread of the device's: see Note [Higher order]."""
-    return any(meta is not None and meta.device.type != "cpu" for meta in all_input_metadata(node))
+def _devices_elsewhere(node: Node) -> set[torch.device]:
+    """Those in whose threads the engine counts what it makes there: see Note [Higher order]."""
+    return {meta.device for meta in all_input_metadata(node) if meta is not None and meta.device.type != "cpu"}
 
 
 def _what_is_unusual(node: Node) -> str:

@@ -183,7 +183,9 @@ def _refuse_writes_beside_leaves(facts: Facts, are_shared: Sequence[bool]) -> No
 
 
 def _what_inner_gradients_miss(region: Region, inputs: Sequence[Any]) -> str:
-    """What lies outside of the region and an engine's pass inside would come to."""
+    """What lies outside of the region and an engine's pass inside would come to, and in which order nodes are made."""
+    if region.tape.num_nodes_elsewhere:
+        return HIGHER_ORDER_ELSEWHERE  # what may serve is served before: see gradc.nodes.thread_counts
     for inner in region.tape.inner_gradients:
         if any(not inputs[position].is_leaf for position in inner.must_be_leaves):
             return "gradient inside that leads outside"

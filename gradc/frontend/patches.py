@@ -21,7 +21,7 @@ from gradc.frontend.floats import takes_floats
 from gradc.frontend.leaves import begins_with_leaves
 from gradc.garbage import set_aside
 from gradc.journal import LOG_NAMES, counter_of, fallback
-from gradc.nodes.thread_counts import in_step
+from gradc.nodes.thread_counts import counted_elsewhere, in_step
 from gradc.options import DEFAULTS
 from gradc.torch_private import dynamo_patches
 from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
@@ -81,7 +81,7 @@ def patches() -> Patches:
             leaves.return_what_leaves_lead_to(begins_with_leaves),
             failures.run_eagerly_where_dynamo_fails(functools.partial(fallback, "tracing failed")),
             optimizers.run_optimizers_eagerly(_note_optimizer, _quick_method),
-            inner_gradients.trace_inner_gradients(reason_for_eager),
+            inner_gradients.trace_inner_gradients(reason_for_eager, counted_elsewhere),
             native_optimizers.run_optimizers_natively(_native_step),
             callbacks.find_backends_at_once(native.callback_to),
             native_zero_grad.clear_gradients_natively(optim.native_zero_grad, _quick_zero_grad),

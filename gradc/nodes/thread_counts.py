@@ -1,18 +1,23 @@
-"""What tracing counts of autograd nodes, other threads count, too, so that the engine runs nodes in eager's order.
+"""What threads count of autograd nodes, so that the engine runs nodes in eager's order where several threads make them.
 
-    in_step:     frame -> context around its compilation          note_device: device -> None
+    in_step:           frame -> context around its compilation          note_device: device -> None
+    counted_elsewhere: outputs -> context around a pass from them that a compilation makes
+    counted_ahead:     device, or None -> context around one that is traced; gives () -> how many nodes the device's thread made
 
 Each thread counts the nodes that it makes, and the engine runs those with higher numbers first. Backward of other devices
-than the CPU runs in threads of theirs. A compilation makes nodes that eager does not make, in the thread that compiles. So
-the threads of devices count as many, and so do the nodes that there were: then each stands to any other as in eager.
+than the CPU runs in threads of theirs. A compilation makes nodes that eager does not make, in the thread that compiles, and
+in those. So all threads count as many, and so do the nodes that there were: then each stands to any other as in eager.
+
+What a pass under create_graph makes in a device's thread is traced as if that thread had counted further than the one that
+calls, as it has after a few steps. A call of what was traced asks whether that holds (nodes/csrc/thread_counts.h); until it
+does, eager runs the call.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +26,9 @@ from torch.utils import _pytree as pytree
 from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.torch_private.autograd import engine_grad, is_inside_backward, next_sequence_nr
+from gradc.torch_private.modes import without_dispatch_modes
+
+_FURTHER = 1 << 20  # than any function makes nodes
 
 _devices: set[torch.device] = set()
 _here = threading.local()
@@ -29,46 +37,99 @@ _here = threading.local()
 def note_device(device: torch.device) -> None:
     """Tell that nodes of ``device`` are run by a thread of its own."""
     _devices.add(device)
+    native.extension.ask_devices_by(lambda device, number: _in_thread_of(device, lambda: _count(number)))
 
 
 @contextlib.contextmanager
 def in_step(frame: Any) -> Iterator[None]:
     """See the module's docstring. Not inside of a backward pass, where it is not known which thread waits for which."""
-    if getattr(_here, "is_counting", False) or is_inside_backward():
+    if _is_counting() or is_inside_backward():
         yield
         return
-    start, _here.is_counting = next_sequence_nr(), True
+    start, _here.counted = next_sequence_nr(), {}
     try:
         yield
     finally:
-        _here.is_counting = False
-        if _devices and (number := next_sequence_nr() - start) and not unsupported_mode():
-            _count(number, frame.f_locals)
+        counted, _here.counted = _here.counted, None
+        number = max(next_sequence_nr() - start, *counted.values(), 0)
+        if _devices and number and not unsupported_mode():
+            native.extension.count_nodes_to(start + number)
+            native.extension.move_on([value for value in pytree.tree_leaves(frame.f_locals) if isinstance(value, torch.Tensor)], number)
+            for device in _devices:
+                _in_thread_of(device, lambda device=device: _count(number - counted.get(device, 0)))
 
 
-def _count(number: int, values: Any) -> None:
-    native.extension.move_on([value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)], number)
-    for device in _devices:
-        native.extension.call_elsewhere(functools.partial(_pass_through, device, number))
+@contextlib.contextmanager
+def counted_elsewhere(outputs: Sequence[torch.Tensor]) -> Iterator[None]:
+    """See the module's docstring."""
+    devices = {output.device for output in outputs if output.device.type != "cpu"} if native.is_built() else set()
+    first = {device: _number_in(device) for device in devices}
+    yield
+    for device, number in first.items():
+        note_device(device)
+        _note(device, _number_in(device) - number)
 
 
-class _Count(torch.autograd.Function):
-    """Its backward makes its thread count."""
+@contextlib.contextmanager
+def counted_ahead(device: torch.device | None) -> Iterator[Callable[[], int]]:
+    """See the module's docstring. The number is there behind the context."""
+    if device is None or not native.is_built():
+        yield lambda: 0
+        return
+    note_device(device)
+    end, numbers = next_sequence_nr() + _FURTHER, list[int]()
+    first = _number_in(device)
+    begin = max(first, end)
+    _in_thread_of(device, lambda: _count(begin - first))
+    yield lambda: numbers[0]
+    last = _number_in(device)
+    numbers.append(last - begin)
+    _note(device, last - first)
+
+
+def _note(device: torch.device, number: int) -> None:
+    """The thread of ``device`` has counted so many nodes for what is compiled."""
+    if _is_counting():
+        _here.counted[device] = _here.counted.get(device, 0) + number
+
+
+def _is_counting() -> bool:
+    return getattr(_here, "counted", None) is not None
+
+
+def _count(number: int) -> int:
+    """Count so many more nodes of this thread. The number of the next one."""
+    native.extension.count_nodes_to(next_sequence_nr() + number)
+    return next_sequence_nr()
+
+
+def _number_in(device: torch.device) -> int:
+    return _in_thread_of(device, lambda: _count(0))
+
+
+class _Call(torch.autograd.Function):
+    """Its backward calls."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, number: int) -> torch.Tensor:
-        ctx.number = number
+    def forward(ctx: Any, x: torch.Tensor, function: Callable[[], None]) -> torch.Tensor:
+        ctx.function = function
         return x.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        native.extension.count_nodes_to(next_sequence_nr() + ctx.number)
+        ctx.function()
         return None, None
 
 
-def _pass_through(device: torch.device, number: int) -> None:
-    """Have the thread of ``device`` count ``number`` nodes. No kernel runs there."""
-    with torch.inference_mode(False), torch.enable_grad():
-        x = torch.empty((), device=device, requires_grad=True)
-        y = _Count.apply(x, number)
-        engine_grad([(y.grad_fn, 0)], [y.grad_fn.next_functions[0]], [torch.empty_like(x)], create_graph=False)
+def _in_thread_of(device: torch.device, function: Callable[[], int]) -> int:
+    """What ``function`` returns in the thread of ``device``. No kernel runs there, and no thread counts a node for it."""
+    returned: list[int] = []
+
+    def call() -> None:
+        with without_dispatch_modes(), torch.inference_mode(False), torch.enable_grad():
+            x = torch.empty((), device=device, requires_grad=True)
+            y = _Call.apply(x, lambda: returned.append(function()))
+            engine_grad([(y.grad_fn, 0)], [y.grad_fn.next_functions[0]], [torch.empty_like(x)], create_graph=False)
+
+    native.extension.call_elsewhere(call)
+    return returned[0]

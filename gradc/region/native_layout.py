@@ -75,6 +75,7 @@ class RegionSpec:
     ``made`` are the primals that a direct call makes by itself, behind its arguments: (position of what it is made of, dtype of
     the cast, or None for an alias). ``live_order`` is what gradc.analysis.order says of it, each (what, number, depth, offset).
     ``num_nodes``: how many nodes eager makes in a call, where the live ones are to have the numbers of eager's; else 0.
+    ``num_nodes_elsewhere``: how many more the thread of the device makes.
     ``shapes`` are the expressions whose values each call must bring.
     """
 
@@ -85,6 +86,7 @@ class RegionSpec:
     made: list[tuple[int, torch.dtype | None]]
     live_order: list[tuple[str, int, int, int]]
     num_nodes: int
+    num_nodes_elsewhere: int
     is_nested: bool | None
     is_split_at_leaves: bool
     forced_autocast: tuple[tuple[str, torch.dtype], ...] | None
@@ -118,6 +120,7 @@ def region_spec(
         [_made(primal) for primal in hoisted.primals if primal.step is not None and is_made_natively(primal)],
         [(node.made.value, node.number, node.depth, node.offset) for node in order],
         hoisted.tape.num_nodes if any(map(is_elsewhere, segments)) else 0,
+        hoisted.tape.num_nodes_elsewhere,
         hoisted.is_nested,
         is_split_at_leaves,
         None if forced is None else forced.enabled,

@@ -65,7 +65,7 @@ class TapeRecorder:
     """A tape in the making. The function that is recorded gets it, to say which line of the user's it is at.
 
     ``recorder`` notes what it calls, ``inner_gradients`` what it differentiated; ``primals`` are its inputs. ``where`` is the
-    user's line at which it is.
+    user's line at which it is. ``num_nodes_elsewhere`` is what ``Tape`` has.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, name: str, is_derivative: bool, is_nested: bool) -> None:
@@ -73,6 +73,7 @@ class TapeRecorder:
         self.recorder = ViewRecorder(name, lift=self._lift_constant, place=self._place)
         self.primals: Sequence[Primal] = ()
         self.inner_gradients: list[InnerGradient] = []
+        self.num_nodes_elsewhere = 0
         self.has_functions = False  # whether the function that is recorded calls an autograd.Function
         self.where = ""
         self._lines: list[tuple[int, str]] = []
@@ -132,6 +133,7 @@ class TapeRecorder:
             has_custom_ops=self.has_functions or any(is_custom(call.op) for call in program.instructions),
             first_sequence_nr=first_sequence_nr,
             num_nodes=num_nodes,
+            num_nodes_elsewhere=self.num_nodes_elsewhere,
             lines=tuple(self._lines),
             symints=MappingProxyType(symints),
             stand_ins=self.recorder.stand_ins,

@@ -147,6 +147,7 @@ class Tape:
         has_custom_ops: whether the nodes of some may lie on it, or on the tapes behind it.
         first_sequence_nr: that of the first node that can be its own.
         num_nodes: how many nodes the function made, whether or not they are still there.
+        num_nodes_elsewhere: how many more the thread of a device made for it. Their numbers are higher than all others'.
         lines: the user's lines, each with the sequence number of the first node that its call could make.
         symints: the SymInt behind each symbol of the Program.
         retrace: makes the same tape with plain numbers for sizes and floats, given the number for each; None where that cannot
@@ -174,6 +175,7 @@ class Tape:
     has_custom_ops: bool = False
     first_sequence_nr: int = 0
     num_nodes: int = 0
+    num_nodes_elsewhere: int = 0
     lines: tuple[tuple[int, str], ...] = ()
     symints: Mapping[sympy.Symbol, torch.SymInt] = _nothing()
     retrace: Callable[[Callable[[Any], Any]], Tape] | None = None

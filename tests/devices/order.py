@@ -111,3 +111,46 @@ def freed_before(compile: Compiler, device: Device) -> Any:
         gradient(y, x)
     except RuntimeError as error:
         return str(error), x, w
+
+
+def _network(device: Device, size: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(size, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
+
+
+@program(HIGHER_ORDER)
+def whole_steps_of_a_differential_equation(compile: Compiler, device: Device) -> Any:
+    net, x, t = _network(device, 2), leaf(device, 16, 1), leaf(device, 16, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        u = net(torch.cat([x, t], 1))
+        u_x = gradient(u, x)
+        loss = (gradient(u, t) + u * u_x - 0.1 * gradient(u_x, x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = compile(step)
+    losses = [run(x, t) for _ in range(7)]
+    return losses, net, x, t
+
+
+@program(HIGHER_ORDER)
+def whole_steps_of_a_force_field(compile: Compiler, device: Device) -> Any:
+    net, places, forces = _network(device, 3), leaf(device, 6, 3), leaf(device, 6, 3).detach()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        at = places.detach().requires_grad_()
+        energy = net((at[:, None] - at[None]).sin()).sum() + net(at).square().sum()
+        found = -torch.autograd.grad(energy, at, create_graph=True)[0]
+        loss = (found - forces).square().mean() + energy.square() * 1e-3
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = compile(step)
+    losses = [run() for _ in range(7)]
+    return losses, net, places

@@ -164,7 +164,10 @@ void check(const torch::autograd::edge_list& edges, variable_list& grads, const 
 
 bool is_unwatched_leaf(const at::Tensor& tensor) {
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
-  if (!meta || !meta->requires_grad_ || meta->grad_fn_ || meta->is_view_ || !meta->hooks_.empty() || meta->post_acc_grad_hooks_) {
+  const auto leads_to_base = [](const torch::autograd::AutogradMeta& meta) { // a view by detach() does not
+    return meta.is_view_ && static_cast<const torch::autograd::DifferentiableViewMeta&>(meta).has_bw_view();
+  };
+  if (!meta || !meta->requires_grad_ || meta->grad_fn_ || leads_to_base(*meta) || !meta->hooks_.empty() || meta->post_acc_grad_hooks_) {
     return false;
   }
   const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);

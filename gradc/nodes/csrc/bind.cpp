@@ -10,6 +10,7 @@
 #include "nodes/csrc/hooks.h"
 #include "nodes/csrc/run_segments.h"
 #include "nodes/csrc/segment_node.h"
+#include "nodes/csrc/thread_counts.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
@@ -105,6 +106,10 @@ void bind_nodes(py::module_& module) {
       torch::wrap_pybind_function([](const py::sequence& roots, uint64_t number) { move_on(tensors_among(roots), number); }),
       "(roots, number) -> None; the nodes behind have sequence numbers so much higher from now on");
   module.def("count_nodes_to", count_nodes_to, "(number) -> None; no node that this thread makes from now on has a lower sequence number");
+  module.def(
+      "ask_devices_by",
+      ask_devices_by,
+      "(function) -> None; it is (device, number) -> the number of the next node of the device's thread, behind so many more");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

@@ -1,12 +1,8 @@
 #include "nodes/csrc/expand.h"
 
 #include "csrc/autograd.h"
+#include "nodes/csrc/thread_counts.h"
 
-#include <ATen/DeviceAccelerator.h>
-#include <ATen/SequenceNumber.h>
-#include <ATen/ThreadLocalState.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_hook.h>
@@ -14,14 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <string_view>
-#include <thread>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
-
-namespace py = pybind11;
 
 namespace gradc {
 
@@ -38,33 +30,7 @@ bool is_elsewhere(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu();
 }
 
-using Nodes = std::vector<c10::intrusive_ptr<Node>>; // which live on where edges to them go
-
-// All nodes that a pass may come to, each once; without the leaves'.
-Nodes nodes_from(const variable_list& roots) {
-  Nodes nodes;
-  std::unordered_set<const Node*> seen;
-  const auto meet = [&](const c10::intrusive_ptr<Node>& node) {
-    if (node && typeid(*node) != typeid(torch::autograd::AccumulateGrad) && seen.insert(node.get()).second) {
-      nodes.push_back(node);
-    }
-  };
-  for (const auto& root : roots) {
-    meet(root.defined() ? root.grad_fn() : nullptr);
-  }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const auto node = nodes[i];
-    if (const auto* segment = dynamic_cast<const SegmentNode*>(node.get()); segment && segment->is_expanded()) {
-      std::for_each(segment->parts().begin(), segment->parts().end(), meet);
-    }
-    for (const auto& edge : node->next_edges()) {
-      meet(edge.function);
-    }
-  }
-  return nodes;
-}
-
-std::vector<SegmentNode*> segments_among(const Nodes& nodes) {
+std::vector<SegmentNode*> segments_among(const NodesOfPass& nodes) {
   std::vector<SegmentNode*> segments;
   for (const auto& node : nodes) {
     if (auto* segment = dynamic_cast<SegmentNode*>(node.get())) {
@@ -78,7 +44,7 @@ std::vector<SegmentNode*> segments_among(const Nodes& nodes) {
 }
 
 // Whether eager could run a node of another thread between two of the segment's.
-bool is_mixed(const SegmentNode& segment, const Nodes& nodes) {
+bool is_mixed(const SegmentNode& segment, const NodesOfPass& nodes) {
   const auto last = segment.sequence_nr(), first = last - std::min(last, segment.layout().span);
   return std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
     return node->thread_id() != segment.thread_id() && node->sequence_nr() >= first && node->sequence_nr() <= last;
@@ -90,7 +56,7 @@ Edge expanded(const Edge& edge) {
   return segment && segment->is_expanded() ? segment->entry_of_part(edge.input_nr) : edge;
 }
 
-void lead_to_parts(const Nodes& nodes) {
+void lead_to_parts(const NodesOfPass& nodes) {
   for (const auto& node : nodes) {
     for (auto& edge : node->next_edges()) {
       if (auto to = expanded(edge); to != edge) {
@@ -241,51 +207,6 @@ Edge SegmentNode::entry_of_part(size_t entry) const {
   auto& part = static_cast<SegmentNode&>(*parts_[index]);
   part.show_entries(number + 1);
   return Edge(parts_[index], static_cast<uint32_t>(number));
-}
-
-void call_elsewhere(const py::function& function) {
-  const at::ThreadLocalState state;
-  std::optional<c10::Stream> stream;
-  if (const auto accelerator = at::getAccelerator()) {
-    const c10::impl::VirtualGuardImpl devices(*accelerator);
-    stream = devices.getStream(devices.getDevice());
-  }
-  std::exception_ptr error;
-  {
-    const py::gil_scoped_release no_gil;
-    std::thread([&] {
-      const at::ThreadLocalStateGuard same(state);
-      if (stream) {
-        const c10::impl::VirtualGuardImpl devices(stream->device_type());
-        devices.setDevice(stream->device());
-        devices.exchangeStream(*stream);
-      }
-      const py::gil_scoped_acquire gil;
-      try {
-        function();
-      } catch (py::error_already_set& raised) {
-        python_error kept;
-        raised.restore();
-        kept.persist();
-        error = std::make_exception_ptr(std::move(kept));
-      }
-    }).join();
-  }
-  if (error) {
-    std::rethrow_exception(error);
-  }
-}
-
-void move_on(const variable_list& roots, uint64_t number) {
-  for (const auto& node : nodes_from(roots)) {
-    node->set_sequence_nr(node->sequence_nr() + number);
-  }
-}
-
-void count_nodes_to(uint64_t number) {
-  while (at::sequence_number::peek() < number) {
-    at::sequence_number::get_and_increment();
-  }
 }
 
 } // namespace gradc

@@ -9,20 +9,9 @@
 
 #include "nodes/csrc/segment_node.h"
 
-#include <pybind11/pybind11.h>
-
 namespace gradc {
 
 // To be called before a pass from `roots` to `inputs`, which are tensors. `creates_graph`: of the pass.
 void expand_segments(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& inputs, bool creates_graph);
-
-// Calls `function` in a thread of its own, in the state of this one: the nodes that it makes leave this thread's count alone.
-void call_elsewhere(const pybind11::function& function);
-
-// All nodes that a pass from `roots` may come to get numbers so much higher, but for those of leaves, which have none.
-void move_on(const torch::autograd::variable_list& roots, uint64_t number);
-
-// Has this thread's next node get `number`, if it would get a lower one.
-void count_nodes_to(uint64_t number);
 
 } // namespace gradc

@@ -204,6 +204,7 @@ struct RegionLayout {
   std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference
   uint64_t num_nodes = 0; // that eager makes in a call, where the numbers of nodes are to be eager's; else 0
+  uint64_t num_nodes_elsewhere = 0; // that the thread of the device makes in a call, besides
   bool is_split_at_leaves = false; // cut wherever a gradient leaves, so that hooks on leaves run between the cuts
   std::optional<Ambient::Autocast> forced_autocast; // under which backward runs by the region's setting; nullopt: the ambient one
   std::unique_ptr<Derive> derive;

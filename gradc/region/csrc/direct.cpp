@@ -5,9 +5,9 @@
 #include "csrc/spec.h"
 #include "nodes/csrc/autocast_cache.h"
 #include "nodes/csrc/call_region.h"
-#include "nodes/csrc/expand.h"
 #include "nodes/csrc/hooks.h"
 #include "nodes/csrc/joint_call.h"
+#include "nodes/csrc/thread_counts.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
@@ -134,6 +134,17 @@ bool is_joint(const DirectCall& direct) {
   return direct.joint && direct.joint->is_on() && !is_anybody_listening();
 }
 
+c10::Device device_of(const RegionLayout& region) {
+  return region.segments.front().entries.front().options.device();
+}
+
+// Whether a call that makes gradients of gradients on a device would make its nodes in the order in which they were traced: those of the
+// device's thread have higher numbers than all of this one's. What the loss leads to besides is not known, unless it goes to backward.
+bool are_nodes_in_order(const DirectCall& direct, uint64_t start) {
+  const auto& region = *direct.region;
+  return region.num_nodes_elsewhere == 0 || (is_joint(direct) && device_counts_from(device_of(region), start + region.num_nodes));
+}
+
 // A new reference.
 PyObject* make_outputs(const DirectCall& direct, const std::vector<c10::IValue>& inputs, const std::vector<c10::IValue>& values) {
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
@@ -169,7 +180,7 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
   }
   const auto start = at::sequence_number::peek();
   if (direct.region->was_expanded || must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) || is_watched(inputs) ||
-      !are_as_traced(direct, inputs) || !add_made(*direct.region, inputs)) {
+      !are_as_traced(direct, inputs) || !are_nodes_in_order(direct, start) || !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   if (is_joint(direct)) {
@@ -177,6 +188,9 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     THPObjectPtr results(make_outputs(direct, call.primals(), call.values()));
     ForwardBackwardCall::wait(std::move(call));
     count_nodes_to(start + direct.region->num_nodes);
+    if (direct.region->num_nodes_elsewhere > 0) {
+      owe_nodes(device_of(*direct.region), direct.region->num_nodes_elsewhere);
+    }
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);

@@ -79,6 +79,7 @@ std::shared_ptr<RegionLayout> make_region(const py::object& object) {
   }
   region->live_order = make_live_order(spec);
   region->num_nodes = spec.get<uint64_t>("num_nodes");
+  region->num_nodes_elsewhere = spec.get<uint64_t>("num_nodes_elsewhere");
   region->is_nested = spec.get<std::optional<bool>>("is_nested");
   region->is_split_at_leaves = spec.get<bool>("is_split_at_leaves");
   if (const auto forced = spec.get<std::optional<AutocastByName>>("forced_autocast")) {

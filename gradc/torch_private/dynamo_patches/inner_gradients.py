@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -26,12 +27,16 @@ _SIGNATURE = inspect.signature(torch.autograd.grad)
 _SWITCHES = ("retain_graph", "create_graph", "is_grads_batched", "materialize_grads")
 
 
-def trace_inner_gradients(reason_for_eager: Callable[..., str]) -> Patch:
+def trace_inner_gradients(
+    reason_for_eager: Callable[..., str], counted: Callable[[Tensors], contextlib.AbstractContextManager[object]]
+) -> Patch:
     """Let Dynamo put ``torch.autograd.grad`` into gradc's graphs, unless ``reason_for_eager`` tells why eager has to call it.
 
     That gets fake tensors: the outputs and inputs of the call, and those that come from outside of the graph; and whether zeros
-    are made of missing gradients (``makes_zeros``), and a graph (``creates_graph``). Dynamo's own conditions hold too: it looks
-    at the first two arguments only where they are given by position, so they are.
+    are made of missing gradients (``makes_zeros``), and a graph (``creates_graph``); and whether the function that is compiled
+    calls ``backward`` itself (``is_in_step``). Dynamo's own conditions hold too: it looks
+    at the first two arguments only where they are given by position, so they are. ``counted`` gets fake outputs: the context around
+    what Dynamo has the engine do with them.
     """
 
     def call(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,13 +48,13 @@ def trace_inner_gradients(reason_for_eager: Callable[..., str]) -> Patch:
         switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
         reason = (
             _unusual_switches(given, switches)
-            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), **_of_switches(switches))
+            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), **_of_switches(switches), is_in_step=_is_in_step(tx))
             or _hooked(_several(inputs))
         )
         if reason:
             explanation = "gradc leaves this call to torch's engine, between what comes before and what comes after."
             end_graph("autograd.grad", explanation, reason)
-        with config.patch(trace_autograd_ops=True):
+        with config.patch(trace_autograd_ops=True), counted(_fakes(outputs)):
             grads = original(self, tx, outputs, inputs, **given)
         return with_class_of(tx, [*_several(outputs), *_several(inputs)], grads)
 
@@ -68,6 +73,10 @@ def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> st
         return "is_grads_batched"
     frees = switches.get("create_graph") and switches.get("retain_graph", True) is False
     return "create_graph without retain_graph" if frees else ""
+
+
+def _is_in_step(tx: Any) -> bool:
+    return "backward" in tx.output.root_tx.f_code.co_names
 
 
 def _of_switches(switches: Mapping[str, Any]) -> dict[str, bool]:

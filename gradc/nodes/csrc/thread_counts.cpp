@@ -1,0 +1,156 @@
+#include "nodes/csrc/thread_counts.h"
+
+#include "nodes/csrc/segment_node.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <typeinfo>
+#include <unordered_set>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace gradc {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr uint64_t little = 4096;
+
+struct Count {
+  uint64_t known = 0; // at least that
+  uint64_t owed = 0;
+};
+
+std::mutex mutex_of_counts;
+std::map<c10::DeviceIndex, Count> counts; // of the accelerator's
+
+py::object& ask() {
+  static auto& found = *new py::object(); // never destroyed: Python may be gone by then
+  return found;
+}
+
+uint64_t known_of(c10::Device device) {
+  const std::lock_guard lock(mutex_of_counts);
+  return counts[device.index()].known;
+}
+
+// What the thread of the device has counted, once it has what it owes.
+uint64_t ask_now(c10::Device device) {
+  uint64_t owed = 0;
+  {
+    const std::lock_guard lock(mutex_of_counts);
+    owed = std::exchange(counts[device.index()].owed, 0);
+  }
+  const auto now = py::cast<uint64_t>(ask()(py::reinterpret_steal<py::object>(THPDevice_New(device)), owed));
+  const std::lock_guard lock(mutex_of_counts);
+  return counts[device.index()].known = std::max(counts[device.index()].known, now);
+}
+
+} // namespace
+
+NodesOfPass nodes_from(const variable_list& roots) {
+  NodesOfPass nodes;
+  std::unordered_set<const Node*> seen;
+  const auto meet = [&](const c10::intrusive_ptr<Node>& node) {
+    if (node && typeid(*node) != typeid(torch::autograd::AccumulateGrad) && seen.insert(node.get()).second) {
+      nodes.push_back(node);
+    }
+  };
+  for (const auto& root : roots) {
+    meet(root.defined() ? root.grad_fn() : nullptr);
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto node = nodes[i];
+    if (const auto* segment = dynamic_cast<const SegmentNode*>(node.get()); segment && segment->is_expanded()) {
+      std::for_each(segment->parts().begin(), segment->parts().end(), meet);
+    }
+    for (const auto& edge : node->next_edges()) {
+      meet(edge.function);
+    }
+  }
+  return nodes;
+}
+
+void call_elsewhere(const py::function& function) {
+  const at::ThreadLocalState state;
+  std::optional<c10::Stream> stream;
+  if (const auto accelerator = at::getAccelerator()) {
+    const c10::impl::VirtualGuardImpl devices(*accelerator);
+    stream = devices.getStream(devices.getDevice());
+  }
+  std::exception_ptr error;
+  {
+    const py::gil_scoped_release no_gil;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard same(state);
+      if (stream) {
+        const c10::impl::VirtualGuardImpl devices(stream->device_type());
+        devices.setDevice(stream->device());
+        devices.exchangeStream(*stream);
+      }
+      const py::gil_scoped_acquire gil;
+      try {
+        function();
+      } catch (py::error_already_set& raised) {
+        python_error kept;
+        raised.restore();
+        kept.persist();
+        error = std::make_exception_ptr(std::move(kept));
+      }
+    }).join();
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void move_on(const variable_list& roots, uint64_t number) {
+  for (const auto& node : nodes_from(roots)) {
+    node->set_sequence_nr(node->sequence_nr() + number);
+  }
+}
+
+void count_nodes_to(uint64_t number) {
+  while (at::sequence_number::peek() < number) {
+    at::sequence_number::get_and_increment();
+  }
+}
+
+bool device_counts_from(c10::Device device, uint64_t number) {
+  return number <= known_of(device) || number <= ask_now(device);
+}
+
+void owe_nodes(c10::Device device, uint64_t number) {
+  bool is_due = false;
+  {
+    const std::lock_guard lock(mutex_of_counts);
+    auto& count = counts[device.index()];
+    count.owed += number;
+    const uint64_t here = at::sequence_number::peek();
+    const uint64_t room = count.known - std::min(count.known, here);
+    is_due = room < little || room < count.owed;
+  }
+  if (is_due) {
+    ask_now(device);
+  }
+}
+
+void ask_devices_by(py::function count) {
+  ask() = std::move(count);
+}
+
+} // namespace gradc
