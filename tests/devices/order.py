@@ -117,7 +117,7 @@ def _network(device: Device, size: int) -> nn.Module:
     return nn.Sequential(nn.Linear(size, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
 
 
-@program(HIGHER_ORDER)
+@program(HIGHER_ORDER, "compiled autograd: ", "optimizer")
 def whole_steps_of_a_differential_equation(compile: Compiler, device: Device) -> Any:
     net, x, t = _network(device, 2), leaf(device, 16, 1), leaf(device, 16, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -136,7 +136,7 @@ def whole_steps_of_a_differential_equation(compile: Compiler, device: Device) ->
     return losses, net, x, t
 
 
-@program(HIGHER_ORDER)
+@program(HIGHER_ORDER, "compiled autograd: ", "optimizer")
 def whole_steps_of_a_force_field(compile: Compiler, device: Device) -> Any:
     net, places, forces = _network(device, 3), leaf(device, 6, 3), leaf(device, 6, 3).detach()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

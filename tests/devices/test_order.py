@@ -23,6 +23,13 @@ def test_every_program_at_any_count(of_the_day: Any) -> None:
     assert wrong == {}
 
 
+def test_whole_steps_are_compiled_where_the_device_has_counted_further() -> None:
+    outcomes = run([f"gradc:{name}@1000" for name in NAMES if name.startswith("whole_steps")])
+    assert len(outcomes) == 2
+    for outcome in outcomes.values():
+        assert outcome.differences == () and outcome.fallbacks.keys() <= {"optimizer"}, outcome
+
+
 def test_eager_is_not_the_same_at_any_count() -> None:
     """Else the other test would show nothing."""
     text = """

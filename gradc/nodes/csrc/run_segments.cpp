@@ -59,10 +59,14 @@ bool run_at_once(const at::Tensor& root, const py::handle& is_left_to_torch) {
   const at::Tensor one = at::ones_like(root, {}, at::MemoryFormat::Preserve);
   const py::gil_scoped_release no_gil;
   auto* segment = dynamic_cast<SegmentNode*>(edge.function.get());
-  if (!segment || !segment->run_alone(edge.input_nr, one)) {
-    torch::autograd::Engine::get_default_engine().execute(
-        {edge}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  if (segment && segment->run_alone(edge.input_nr, one)) {
+    return true;
   }
+  if (!root.is_cpu()) {
+    return false; // segments may have to be expanded first
+  }
+  torch::autograd::Engine::get_default_engine().execute(
+      {edge}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   return true;
 }
 

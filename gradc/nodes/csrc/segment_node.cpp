@@ -232,7 +232,7 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
 
 bool SegmentNode::run_alone(size_t entry, const at::Tensor& tangent) {
   const std::lock_guard lock(mutex_);
-  if (has_hooks(*this) || is_repacked_ || is_entered_inside() || !runs_here(*this) || !leads_to_unwatched_leaves(*this)) {
+  if (has_hooks(*this) || is_repacked_ || is_expanded() || is_entered_inside() || !runs_here(*this) || !leads_to_unwatched_leaves(*this)) {
     return false;
   }
   const at::NoGradGuard no_grad;
