@@ -10,6 +10,8 @@ namespace py = pybind11;
 namespace gradc {
 namespace {
 
+constexpr int64_t much = int64_t{256} << 20;
+
 class CudaGraph final : public at::GraphImplInterface {
  public:
   CudaGraph() {
@@ -19,7 +21,10 @@ class CudaGraph final : public at::GraphImplInterface {
   }
   void capture_begin(at::MempoolId_t pool, at::GraphCaptureMode mode) override {
     TORCH_CHECK(pool == at::MempoolId_t(0, 0) && mode == at::GraphCaptureMode::ThreadLocal, "gradc: a graph has a pool of its own");
-    call([this] { graph_->attr("capture_begin")(py::arg("capture_error_mode") = "thread_local"); });
+    call([this] {
+      return_unused_memory();
+      graph_->attr("capture_begin")(py::arg("capture_error_mode") = "thread_local");
+    });
   }
   void capture_end() override {
     call([this] { graph_->attr("capture_end")(); });
@@ -45,6 +50,14 @@ class CudaGraph final : public at::GraphImplInterface {
   }
 
  private:
+  // What torch's allocator keeps for later serves no graph, whose memory is its own. It would be held for nothing.
+  static void return_unused_memory() {
+    const auto cuda = py::module_::import("torch.cuda");
+    const auto kept = cuda.attr("memory_reserved")().cast<int64_t>() - cuda.attr("memory_allocated")().cast<int64_t>();
+    if (kept > much) {
+      cuda.attr("empty_cache")();
+    }
+  }
   // An error of Python's outlives the GIL as one of C++'s.
   template <class Call>
   static void call(const Call& call) {
