@@ -23,7 +23,6 @@ namespace {
 constexpr size_t most_recordings = 8; // of a plan at a time
 constexpr size_t most_bytes = size_t{1} << 30; // that several recordings of a plan lend; one may lend more
 constexpr size_t most_visits = 64;
-constexpr int64_t often = 3;
 constexpr int64_t few_recordings = 2; // beyond them, one has to be asked for twice as often as the one before
 
 std::atomic<int64_t> runs_before = 2;
@@ -220,13 +219,8 @@ DeviceGraphs::Values DeviceGraphs::run(const Plan& plan, Values inputs, Values* 
 }
 
 void DeviceGraphs::Places::note(const void* place) {
-  has_moved_ = last_ && place != *last_;
-  num_moves_ += has_moved_;
+  has_moved_ = has_moved_ || (last_ && place != *last_);
   last_ = place;
-}
-
-bool DeviceGraphs::Places::moves() const {
-  return has_moved_ || num_moves_ >= often;
 }
 
 DeviceGraphs::Visits& DeviceGraphs::visits_of(size_t sizes) {
@@ -254,7 +248,7 @@ bool DeviceGraphs::is_worth_recording(const Values& inputs, const Situation& now
   std::vector<bool> do_move(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     visits.places[i].note(places[i]);
-    do_move[i] = visits.places[i].moves();
+    do_move[i] = visits.places[i].has_moved();
   }
   visits.is_steady = do_move == visits.do_move;
   visits.do_move = std::move(do_move);

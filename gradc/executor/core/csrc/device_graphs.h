@@ -56,13 +56,14 @@ class DeviceGraphs {
   class Places {
    public:
     void note(const void* place);
-    // Whether the next run will probably find it elsewhere: it has just moved, or has often.
-    bool moves() const;
+    // Whether it has lain in two places. A copy costs little beside a run that finds it in a third.
+    bool has_moved() const {
+      return has_moved_;
+    }
 
    private:
     std::optional<const void*> last_;
     bool has_moved_ = false;
-    int64_t num_moves_ = 0;
   };
 
   // The latest runs, by the steps, of inputs of some sizes.
