@@ -55,21 +55,21 @@ def joint_of(graph: torch.fx.GraphModule) -> tuple[Any, int]:
     return next(found, (None, 0))
 
 
-def begin_joint_if_dropped(tx: Any, instructions: Sequence[Any], *, may_be_read: bool) -> None:
-    """See the module's docstring. ``instructions``: all that follow; ``may_be_read``: in them, the loss's number may."""
+def begin_joint_if_dropped(tx: Any, instructions: Sequence[Any]) -> None:
+    """See the module's docstring. ``instructions``: all that follow, in which the loss's number may be read."""
     found = vars(tx.output).get(_JOINT)
     if found is None or tx.cellvars() or any(_holds(value, found[0]) for value in tx.stack):
         return
-    if not any(_hands_on(tx, found[0], *pair, may_be_read) for pair in itertools.pairwise([*instructions, None])):
+    if not any(_hands_on(tx, found[0], *pair) for pair in itertools.pairwise([*instructions, None])):
         _begin_joint(tx, found[1])
 
 
-def _hands_on(tx: Any, loss: Any, inst: Any, following: Any, may_be_read: bool) -> bool:
+def _hands_on(tx: Any, loss: Any, inst: Any, following: Any) -> bool:
     if not inst.opname.startswith("LOAD_FAST"):
         return False
     names = inst.argval if isinstance(inst.argval, tuple) else (inst.argval,)
     loaded = [tx.symbolic_locals[name].unwrap() for name in names if name in tx.symbolic_locals]
-    if may_be_read and [_is(variable, loss) for variable in loaded] == [True]:
+    if [_is(variable, loss) for variable in loaded] == [True]:
         return following.opname not in ("LOAD_METHOD", "LOAD_ATTR") or following.argval not in _OF_NUMBERS
     return any(_holds(variable, loss) for variable in loaded)
 

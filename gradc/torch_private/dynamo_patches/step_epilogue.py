@@ -30,6 +30,7 @@ _TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves o
 _METHODS = {Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), type(None): ("step",)}  # of None: not come to
 _OF_TENSORS = {"backward": _RESULT, "detach": _TENSOR, "item": _RESULT}  # as fast as in a graph, and what they give
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case
 _NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
 
 
@@ -46,10 +47,10 @@ def end_in_the_same_frame(quick_method: QuickMethod) -> Patch:
         rest = _rest_from(self, inst) if _is_plain(self, all_stack_locals_metadata) else []
         reader = _Reader(self)
         if not rest or not reader.computes_nothing(rest):
-            begin_joint_if_dropped(self, _all_behind(self, inst), may_be_read=False)
+            begin_joint_if_dropped(self, _all_behind(self, inst))
             return original(self, inst, all_stack_locals_metadata)
         self.instruction_pointer = None
-        begin_joint_if_dropped(self, rest, may_be_read=True)
+        begin_joint_if_dropped(self, rest)
         for method in reader.without_arguments:
             if isinstance(method.owner, Optimizer):
                 call_quickly(self, rest, method, quick_method)
@@ -72,6 +73,17 @@ def _is_plain(translator: Any, metadata: Sequence[Any]) -> bool:
 
 def _rest_from(translator: Any, first: Any) -> list[Any]:
     """Copies of the bytecode that may run from there on; none if it has a loop, or something handles its errors."""
+    place_of, behind = translator.indexof, _all_behind(translator, first)
+    if any(inst.exn_tab_entry is not None or (inst.target and place_of[inst.target] <= place_of[inst]) for inst in behind):
+        return []
+    copies = {inst: copy.copy(inst) for inst in behind}
+    for inst in copies.values():
+        inst.target = copies.get(inst.target)
+    return [*copies.values()]
+
+
+def _all_behind(translator: Any, first: Any) -> list[Any]:
+    """What may run from there on, or handle its errors, in its order."""
     instructions, place_of = translator.instructions, translator.indexof
     places, waiting = set[int](), [place_of[first]]
     while waiting:
@@ -80,22 +92,11 @@ def _rest_from(translator: Any, first: Any) -> list[Any]:
             continue
         places.add(place)
         inst = instructions[place]
-        target = None if inst.target is None else place_of[inst.target]
-        if inst.exn_tab_entry is not None or (target is not None and target <= place):
-            return []
-        follows = inst.opname not in (*_RETURNS, "JUMP_FORWARD", "RAISE_VARARGS")
-        waiting += [*([place + 1] if follows else []), *([target] if target is not None else [])]
-    copies = {instructions[place]: copy.copy(instructions[place]) for place in sorted(places)}
-    for inst in copies.values():
-        inst.target = copies.get(inst.target)
-    return [*copies.values()]
-
-
-def _all_behind(translator: Any, first: Any) -> list[Any]:
-    """What may run from there on, or be handled there; all, where something jumps back."""
-    instructions, place_of = translator.instructions, translator.indexof
-    jumps_back = any(inst.target is not None and place_of[inst.target] <= place_of[inst] for inst in instructions)
-    return instructions if jumps_back else instructions[place_of[first] :]
+        handler = inst.exn_tab_entry and inst.exn_tab_entry.target
+        waiting += [place_of[target] for target in (inst.target, handler) if target is not None]
+        if inst.opname not in (*_RETURNS, *_JUMPS, "RAISE_VARARGS", "RERAISE"):
+            waiting.append(place + 1)
+    return [instructions[place] for place in sorted(places)]
 
 
 def _with_variables(places: dict[str, int], num_values: int) -> list[Any]:
