@@ -25,8 +25,7 @@ from torch.utils import _pytree as pytree
 
 from gradc import native
 from gradc.ambient import unsupported_mode
-from gradc.torch_private.autograd import engine_grad, is_inside_backward, next_sequence_nr
-from gradc.torch_private.modes import without_dispatch_modes
+from gradc.torch_private.autograd import is_inside_backward, next_sequence_nr
 
 _FURTHER = 1 << 20  # than any function makes nodes
 
@@ -37,7 +36,6 @@ _here = threading.local()
 def note_device(device: torch.device) -> None:
     """Tell that nodes of ``device`` are run by a thread of its own."""
     _devices.add(device)
-    native.extension.ask_devices_by(lambda device, number: _in_thread_of(device, lambda: _count(number)))
 
 
 @contextlib.contextmanager
@@ -54,9 +52,9 @@ def in_step(frame: Any) -> Iterator[None]:
         number = max(next_sequence_nr() - start, *counted.values(), 0)
         if _devices and number and not unsupported_mode():
             native.extension.count_nodes_to(start + number)
-            native.extension.move_on([value for value in pytree.tree_leaves(frame.f_locals) if isinstance(value, torch.Tensor)], number)
+            native.extension.move_on(_tensors(frame.f_locals), number)
             for device in _devices:
-                _in_thread_of(device, lambda device=device: _count(number - counted.get(device, 0)))
+                native.extension.count_in_thread_of(device, number - counted.get(device, 0))
 
 
 @contextlib.contextmanager
@@ -64,10 +62,12 @@ def counted_elsewhere(outputs: Sequence[torch.Tensor]) -> Iterator[None]:
     """See the module's docstring."""
     devices = {output.device for output in outputs if output.device.type != "cpu"} if native.is_built() else set()
     first = {device: _number_in(device) for device in devices}
-    yield
-    for device, number in first.items():
-        note_device(device)
-        _note(device, _number_in(device) - number)
+    try:
+        yield
+    finally:
+        for device, number in first.items():
+            note_device(device)
+            _note(device, _number_in(device) - number)
 
 
 @contextlib.contextmanager
@@ -80,11 +80,13 @@ def counted_ahead(device: torch.device | None) -> Iterator[Callable[[], int]]:
     end, numbers = next_sequence_nr() + _FURTHER, list[int]()
     first = _number_in(device)
     begin = max(first, end)
-    _in_thread_of(device, lambda: _count(begin - first))
-    yield lambda: numbers[0]
-    last = _number_in(device)
-    numbers.append(last - begin)
-    _note(device, last - first)
+    native.extension.count_in_thread_of(device, begin - first)
+    try:
+        yield lambda: numbers[0]
+    finally:
+        last = _number_in(device)
+        numbers.append(last - begin)
+        _note(device, last - first)
 
 
 def _note(device: torch.device, number: int) -> None:
@@ -97,39 +99,9 @@ def _is_counting() -> bool:
     return getattr(_here, "counted", None) is not None
 
 
-def _count(number: int) -> int:
-    """Count so many more nodes of this thread. The number of the next one."""
-    native.extension.count_nodes_to(next_sequence_nr() + number)
-    return next_sequence_nr()
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 def _number_in(device: torch.device) -> int:
-    return _in_thread_of(device, lambda: _count(0))
-
-
-class _Call(torch.autograd.Function):
-    """Its backward calls."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, function: Callable[[], None]) -> torch.Tensor:
-        ctx.function = function
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        ctx.function()
-        return None, None
-
-
-def _in_thread_of(device: torch.device, function: Callable[[], int]) -> int:
-    """What ``function`` returns in the thread of ``device``. No kernel runs there, and no thread counts a node for it."""
-    returned: list[int] = []
-
-    def call() -> None:
-        with without_dispatch_modes(), torch.inference_mode(False), torch.enable_grad():
-            x = torch.empty((), device=device, requires_grad=True)
-            y = _Call.apply(x, lambda: returned.append(function()))
-            engine_grad([(y.grad_fn, 0)], [y.grad_fn.next_functions[0]], [torch.empty_like(x)], create_graph=False)
-
-    native.extension.call_elsewhere(call)
-    return returned[0]
+    return native.extension.count_in_thread_of(device, 0)

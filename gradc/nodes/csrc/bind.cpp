@@ -107,9 +107,9 @@ void bind_nodes(py::module_& module) {
       "(roots, number) -> None; the nodes behind have sequence numbers so much higher from now on");
   module.def("count_nodes_to", count_nodes_to, "(number) -> None; no node that this thread makes from now on has a lower sequence number");
   module.def(
-      "ask_devices_by",
-      ask_devices_by,
-      "(function) -> None; it is (device, number) -> the number of the next node of the device's thread, behind so many more");
+      "count_in_thread_of",
+      torch::wrap_pybind_function(count_in_thread_of),
+      "(device, number) -> the number of the next node of the device's thread, which counts so many more first");
   module.def("show_hidden_edges", show_hidden_edges, "() -> None; see accumulate.h");
 }
 

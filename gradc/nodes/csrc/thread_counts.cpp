@@ -5,9 +5,11 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/Device.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
@@ -35,13 +37,26 @@ struct Count {
   uint64_t owed = 0;
 };
 
+// Counts nodes of the thread that runs it. It is none that anybody counts.
+class CountNode : public Node {
+ public:
+  explicit CountNode(uint64_t number) : Node(/*sequence_nr=*/0), number_(number) {}
+  variable_list apply(variable_list&& /*grads*/) override {
+    count_nodes_to(at::sequence_number::peek() + number_);
+    now_ = at::sequence_number::peek();
+    return {};
+  }
+  uint64_t now() const {
+    return now_;
+  }
+
+ private:
+  const uint64_t number_;
+  uint64_t now_ = 0;
+};
+
 std::mutex mutex_of_counts;
 std::map<c10::DeviceIndex, Count> counts; // of the accelerator's
-
-py::object& ask() {
-  static auto& found = *new py::object(); // never destroyed: Python may be gone by then
-  return found;
-}
 
 uint64_t known_of(c10::Device device) {
   const std::lock_guard lock(mutex_of_counts);
@@ -55,7 +70,7 @@ uint64_t ask_now(c10::Device device) {
     const std::lock_guard lock(mutex_of_counts);
     owed = std::exchange(counts[device.index()].owed, 0);
   }
-  const auto now = py::cast<uint64_t>(ask()(py::reinterpret_steal<py::object>(THPDevice_New(device)), owed));
+  const auto now = count_in_thread_of(device, owed);
   const std::lock_guard lock(mutex_of_counts);
   return counts[device.index()].known = std::max(counts[device.index()].known, now);
 }
@@ -130,6 +145,17 @@ void count_nodes_to(uint64_t number) {
   }
 }
 
+uint64_t count_in_thread_of(c10::Device device, uint64_t number) {
+  const py::gil_scoped_release no_gil;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const at::Tensor one = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+  const auto node = c10::make_intrusive<CountNode>(number);
+  node->add_input_metadata(one);
+  torch::autograd::Engine::get_default_engine().execute(
+      {torch::autograd::Edge(node, 0)}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  return node->now();
+}
+
 bool device_counts_from(c10::Device device, uint64_t number) {
   return number <= known_of(device) || number <= ask_now(device);
 }
@@ -147,10 +173,6 @@ void owe_nodes(c10::Device device, uint64_t number) {
   if (is_due) {
     ask_now(device);
   }
-}
-
-void ask_devices_by(py::function count) {
-  ask() = std::move(count);
 }
 
 } // namespace gradc

@@ -24,6 +24,9 @@ void move_on(const torch::autograd::variable_list& roots, uint64_t number);
 // Has this thread's next node get `number`, if it would get a lower one.
 void count_nodes_to(uint64_t number);
 
+// Has the engine's thread of a device count so many more nodes. The number of its next one. No kernel runs there.
+uint64_t count_in_thread_of(c10::Device device, uint64_t number);
+
 // Whether all nodes that the engine makes in the thread of a device from now on get `number` or a higher one. To ask the thread takes
 // as long as a small backward, so it is only asked where what it last said does not tell.
 bool device_counts_from(c10::Device device, uint64_t number);
@@ -31,8 +34,5 @@ bool device_counts_from(c10::Device device, uint64_t number);
 // Has the thread of a device count so many more nodes, which a call has made in eager: at once while it is little ahead of this one, and
 // later where that can make no difference.
 void owe_nodes(c10::Device device, uint64_t number);
-
-// `count` is (device, number) -> the number of the next node of the device's thread, behind so many more.
-void ask_devices_by(pybind11::function count);
 
 } // namespace gradc

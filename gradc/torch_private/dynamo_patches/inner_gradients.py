@@ -34,9 +34,8 @@ def trace_inner_gradients(
 
     That gets fake tensors: the outputs and inputs of the call, and those that come from outside of the graph; and whether zeros
     are made of missing gradients (``makes_zeros``), and a graph (``creates_graph``); and whether the function that is compiled
-    calls ``backward`` itself (``is_in_step``). Dynamo's own conditions hold too: it looks
-    at the first two arguments only where they are given by position, so they are. ``counted`` gets fake outputs: the context around
-    what Dynamo has the engine do with them.
+    calls ``backward`` itself (``is_in_step``). Dynamo's own conditions hold too: it looks at the first two arguments only where
+    they are given by position, so they are. ``counted`` gets fake outputs: the context around what Dynamo has the engine do.
     """
 
     def call(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,9 +45,10 @@ def trace_inner_gradients(
             return original(self, tx, *args, **kwargs)
         outputs, inputs = given.pop("outputs"), given.pop("inputs")
         switches = {name: given[name].as_python_constant() for name in given if given[name].is_python_constant()}
+        facts = {"is_in_step": "backward" in tx.output.root_tx.f_code.co_names, **_of_switches(switches)}
         reason = (
             _unusual_switches(given, switches)
-            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), **_of_switches(switches), is_in_step=_is_in_step(tx))
+            or reason_for_eager(_fakes(outputs), _fakes(inputs), _arguments(tx), **facts)
             or _hooked(_several(inputs))
         )
         if reason:
@@ -73,10 +73,6 @@ def _unusual_switches(given: Collection[str], switches: Mapping[str, Any]) -> st
         return "is_grads_batched"
     frees = switches.get("create_graph") and switches.get("retain_graph", True) is False
     return "create_graph without retain_graph" if frees else ""
-
-
-def _is_in_step(tx: Any) -> bool:
-    return "backward" in tx.output.root_tx.f_code.co_names
 
 
 def _of_switches(switches: Mapping[str, Any]) -> dict[str, bool]:

@@ -346,17 +346,21 @@ DeviceGraph::Output DeviceGraph::describe(const Plan& plan, const c10::IValue& v
 
 void DeviceGraph::launch(const Values& inputs) {
   const c10::DeviceGuard on_device(device_);
-  std::vector<at::Tensor> copies, originals;
+  std::map<c10::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> copied; // one kernel for all of a dtype
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs_[i].memory.defined()) {
+      auto& [copies, originals] = copied[inputs_[i].dtype];
       copies.push_back(inputs_[i].memory);
       originals.push_back(in_a_row(inputs[i].toTensor()));
     }
   }
-  if (copies.size() == 1) {
-    copies[0].copy_(originals[0]);
-  } else if (!copies.empty()) {
-    at::_foreach_copy_(copies, originals);
+  for (auto& [dtype, both] : copied) {
+    auto& [copies, originals] = both;
+    if (copies.size() == 1) {
+      copies[0].copy_(originals[0]);
+    } else {
+      at::_foreach_copy_(copies, originals);
+    }
   }
   graph_->replay();
 }

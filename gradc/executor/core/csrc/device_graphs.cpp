@@ -15,7 +15,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <numeric>
+#include <string_view>
 
 namespace gradc {
 namespace {
@@ -107,6 +109,16 @@ bool has_seed_on_host(const Plan& plan, const Step& step, const std::string& op)
   return false;
 }
 
+// Libraries of linear algebra wait for the device in the midst of many ops. Refused there, they may be left in any state.
+bool is_of_linear_algebra(std::string_view op) {
+  constexpr std::string_view reductions[] = {"aten::linalg_vector_norm", "aten::linalg_cross"};
+  constexpr std::string_view others[] = {
+      "aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::lu_", "aten::triangular_solve", "aten::geqrf", "aten::ormqr",
+      "aten::orgqr", "aten::_cholesky", "aten::_lu"};
+  const auto begins = [op](std::string_view name) { return op.starts_with(name); };
+  return std::any_of(std::begin(others), std::end(others), begins) && std::none_of(std::begin(reductions), std::end(reductions), begins);
+}
+
 // What of an op cannot be recorded, or would be recorded and never be done again.
 std::string why_not_op(const Plan& plan, const Step& step) {
   if (step.is_foreign) {
@@ -120,6 +132,9 @@ std::string why_not_op(const Plan& plan, const Step& step) {
   const auto& name = step.op.operator_name().name;
   if (has_seed_on_host(plan, step, name)) {
     return "attention with dropout, whose seed the host keeps";
+  }
+  if (is_of_linear_algebra(name)) {
+    return "op of linear algebra, whose library may wait for the device";
   }
   const bool is_by_index = name == "aten::index" || name == "aten::index_put" || name == "aten::index_put_" ||
       name == "aten::_index_put_impl_" || name == "aten::_unsafe_index_put" || name == "aten::_unsafe_index";
