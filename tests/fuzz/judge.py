@@ -133,7 +133,7 @@ def _is_different(program: Program, compiler: Compiler) -> bool:
 def _compare(program: Program, compiler: Compiler) -> Report | None:
     """None for a hang.
 
-    The gradient of copysign's second argument is zeros, which eager's formula makes and then fills: a write, and a version more.
+    The gradient of copysign's second argument is zeros, which eager's formula makes and then fills: a write, a version more.
     """
 
     def stop(*_: Any) -> None:
