@@ -137,7 +137,11 @@ def _judge_architecture(target: Target, item: str, seconds: float) -> Iterator[V
     def trained(compiler: Compiler) -> Report:
         return train(architectures.find(name), compiler, precision != "float32", target.place)
 
-    report = trained(target.find())
+    try:
+        report = trained(target.find())
+    except ModuleNotFoundError as missing:
+        yield _verdict(item, (), {}, f"cannot be imported here: {missing}")
+        return
     error = report.eager.error
     if report.differences and any(trained(EAGER).differences for _ in range(3)):
         yield _verdict(item, (), {}, "eager does not repeat itself")
