@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from gradc import native
 from gradc.ambient import unsupported_mode
 from gradc.torch_private.autograd import is_inside_backward, next_sequence_nr
+from gradc.torch_private.backward_passes import note_own
 
 _FURTHER = 1 << 20  # than any function makes nodes
 
@@ -35,7 +36,10 @@ _here = threading.local()
 
 def note_device(device: torch.device) -> None:
     """Tell that nodes of ``device`` are run by a thread of its own."""
+    if not native.is_built():  # live nodes have no numbers of eager's then
+        return
     _devices.add(device)
+    native.extension.tell_of_counting_passes(note_own)
 
 
 @contextlib.contextmanager
@@ -61,12 +65,13 @@ def in_step(frame: Any) -> Iterator[None]:
 def counted_elsewhere(outputs: Sequence[torch.Tensor]) -> Iterator[None]:
     """See the module's docstring."""
     devices = {output.device for output in outputs if output.device.type != "cpu"} if native.is_built() else set()
+    for device in devices:
+        note_device(device)
     first = {device: _number_in(device) for device in devices}
     try:
         yield
     finally:
         for device, number in first.items():
-            note_device(device)
             _note(device, _number_in(device) - number)
 
 

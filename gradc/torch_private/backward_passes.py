@@ -1,6 +1,6 @@
 """What torch tells user code of the backward pass that runs: its node and its number, as if gradc ran no passes of its own.
 
-unnumbered, take_for_own: tell gradc's own passes, which the patch ``tell_of_passes_as_in_eager`` leaves out of account
+unnumbered, take_for_own, note_own: tell gradc's own passes, which the patch ``tell_of_passes_as_in_eager`` leaves out
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def shown(number: int) -> int:
 
 def take_for_own(*_: Any) -> None:
     """The pass that runs in this thread is gradc's own."""
-    number = number_in_torch()
+    note_own(number_in_torch())
+
+
+def note_own(number: int) -> None:
+    """The pass that torch counts so is gradc's own."""
     with _lock:
         if shown(number) >= 0:
             bisect.insort(_own, number)

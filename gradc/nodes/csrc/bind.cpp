@@ -106,6 +106,7 @@ void bind_nodes(py::module_& module) {
       torch::wrap_pybind_function([](const py::sequence& roots, uint64_t number) { move_on(tensors_among(roots), number); }),
       "(roots, number) -> None; the nodes behind have sequence numbers so much higher from now on");
   module.def("count_nodes_to", count_nodes_to, "(number) -> None; no node that this thread makes from now on has a lower sequence number");
+  module.def("tell_of_counting_passes", tell_of_counting_passes, "(function) -> None; told the number of each pass of count_in_thread_of");
   module.def(
       "count_in_thread_of",
       torch::wrap_pybind_function(count_in_thread_of),

@@ -44,7 +44,11 @@ class CountNode : public Node {
   variable_list apply(variable_list&& /*grads*/) override {
     count_nodes_to(at::sequence_number::peek() + number_);
     now_ = at::sequence_number::peek();
+    pass_ = torch::autograd::get_current_graph_task_id();
     return {};
+  }
+  int pass() const {
+    return pass_;
   }
   uint64_t now() const {
     return now_;
@@ -53,10 +57,16 @@ class CountNode : public Node {
  private:
   const uint64_t number_;
   uint64_t now_ = 0;
+  int pass_ = -1;
 };
 
 std::mutex mutex_of_counts;
 std::map<c10::DeviceIndex, Count> counts; // of the accelerator's
+
+py::object& own_pass() {
+  static auto& found = *new py::object(); // never destroyed: Python may be gone by then
+  return found;
+}
 
 uint64_t known_of(c10::Device device) {
   const std::lock_guard lock(mutex_of_counts);
@@ -146,13 +156,16 @@ void count_nodes_to(uint64_t number) {
 }
 
 uint64_t count_in_thread_of(c10::Device device, uint64_t number) {
-  const py::gil_scoped_release no_gil;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  const at::Tensor one = at::empty({}, at::TensorOptions(at::kFloat).device(device));
   const auto node = c10::make_intrusive<CountNode>(number);
-  node->add_input_metadata(one);
-  torch::autograd::Engine::get_default_engine().execute(
-      {torch::autograd::Edge(node, 0)}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  {
+    const py::gil_scoped_release no_gil;
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+    const at::Tensor one = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+    node->add_input_metadata(one);
+    torch::autograd::Engine::get_default_engine().execute(
+        {torch::autograd::Edge(node, 0)}, {one}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
+  own_pass()(node->pass());
   return node->now();
 }
 
@@ -173,6 +186,10 @@ void owe_nodes(c10::Device device, uint64_t number) {
   if (is_due) {
     ask_now(device);
   }
+}
+
+void tell_of_counting_passes(py::function own) {
+  own_pass() = std::move(own);
 }
 
 } // namespace gradc

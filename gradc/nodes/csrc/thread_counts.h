@@ -27,6 +27,9 @@ void count_nodes_to(uint64_t number);
 // Has the engine's thread of a device count so many more nodes. The number of its next one. No kernel runs there.
 uint64_t count_in_thread_of(c10::Device device, uint64_t number);
 
+// `own` is told the number of each pass by which a thread is asked, behind it. To be called before.
+void tell_of_counting_passes(pybind11::function own);
+
 // Whether all nodes that the engine makes in the thread of a device from now on get `number` or a higher one. To ask the thread takes
 // as long as a small backward, so it is only asked where what it last said does not tell.
 bool device_counts_from(c10::Device device, uint64_t number);
