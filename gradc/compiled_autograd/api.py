@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gradc import native
 from gradc.compiled_autograd import cache_misses, graph_module, sessions, settings
 from gradc.compiled_autograd.compilers import Compiler
-from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.compiled_autograd.entry import INTERCEPT, PASSES
 from gradc.compiled_autograd.graph_module import last_graph
 from gradc.config import config
 
@@ -46,6 +46,7 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
     """
     native.is_built()
     INTERCEPT.apply()
+    PASSES.apply()
     return settings.pushed(settings.setting_of(compiler, dynamic))
 
 
@@ -95,6 +96,7 @@ def reset() -> None:
 def _intercept_where(is_on: bool) -> None:
     if is_on:
         INTERCEPT.apply()
+        PASSES.apply()
 
 
 config.watch("compiled_autograd", _intercept_where)

@@ -28,6 +28,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.recorder import Recorder
 from gradc.journal import count, fallback
 from gradc.torch_private.autograd import is_inside_backward, is_way_into_engine
+from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
 from gradc.torch_private.dynamo import is_compiled_autograd_enabled
 from gradc.torch_private.fakes import is_fake
 from gradc.torch_private.modes import dispatch_modes
@@ -200,6 +201,7 @@ def _intercepted(original: Any) -> Any:
     return entry
 
 
+PASSES = tell_of_passes_as_in_eager(native.current_autograd_node)
 INTERCEPT = Patch(
     "intercept_backward",
     "Every backward pass of torch.autograd is to come through here; and one inside another needs edges that regions hide.",

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradc import native, optim
 from gradc.backward.inner_gradients import reason_for_eager
-from gradc.compiled_autograd.entry import INTERCEPT
+from gradc.compiled_autograd.entry import INTERCEPT, PASSES
 from gradc.compiled_autograd.fast_backward_entry import AT_ONCE, run_segments, straight_loss
 from gradc.frontend.compiled_module import is_forward, module_of
 from gradc.frontend.floats import takes_floats
@@ -24,7 +24,6 @@ from gradc.journal import LOG_NAMES, counter_of, fallback
 from gradc.nodes.thread_counts import counted_elsewhere, in_step
 from gradc.options import DEFAULTS
 from gradc.torch_private import dynamo_patches
-from gradc.torch_private.backward_passes import tell_of_passes_as_in_eager
 from gradc.torch_private.dynamo import Uncompiled, set_eval_frame
 from gradc.torch_private.dynamo_patches import (
     backward_calls,
@@ -72,7 +71,7 @@ def patches() -> Patches:
             LOG_NAMES,
             INTERCEPT,
             AT_ONCE,
-            tell_of_passes_as_in_eager(native.current_autograd_node),
+            PASSES,
             note_replaced_kernels(native.tell_of_replaced_kernels),
             *dynamo_patches.patches(),
             loss_to_backward.join_losses(straight_loss),
