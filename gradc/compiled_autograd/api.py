@@ -45,8 +45,7 @@ def enable(compiler: Compiler | None = None, *, dynamic: bool | None = None) -> 
         VersionError: if the extension was built for another torch.
     """
     native.is_built()
-    INTERCEPT.apply()
-    PASSES.apply()
+    _take_passes()
     return settings.pushed(settings.setting_of(compiler, dynamic))
 
 
@@ -93,12 +92,12 @@ def reset() -> None:
     cache_misses.reset()
 
 
-def _intercept_where(is_on: bool) -> None:
+def _take_passes(is_on: bool = True) -> None:
     if is_on:
         INTERCEPT.apply()
         PASSES.apply()
 
 
-config.watch("compiled_autograd", _intercept_where)
+config.watch("compiled_autograd", _take_passes)
 
 __all__ = ["disable", "enable", "enable_by_default", "last_graph", "recordings", "reset"]

@@ -210,7 +210,7 @@ def test_compiled_autograd_takes_what_it_needs_when_it_is_enabled() -> None:
         f"gradc.patches()[1].undo()\ngradc.config.compiled_autograd = True\n{applied}"
         f"gradc.patches()[1].undo()\nwith gradc.compiled_autograd.enable(): pass\n{applied}"
     )
-    before, after = "['log_names']\n", "['log_names', 'intercept_backward']\n"
+    before, after = "['log_names']\n", "['log_names', 'intercept_backward', 'tell_of_passes_as_in_eager']\n"
     assert text == before * 2 + after * 3
     assert run_python(f"import gradc\n{applied}", GRADC_COMPILED_AUTOGRAD="1") == after
 
