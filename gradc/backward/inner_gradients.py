@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from gradc.analysis.devices import elsewhere
 from gradc.backward.formulas import differs_on_fakes
 from gradc.backward.run_nodes import telling_sums
 from gradc.errors import UnsupportedError
@@ -24,7 +25,6 @@ from gradc.tape.ctx_state import is_python
 from gradc.tape.node_facts import LEAVES
 from gradc.tape.record import TapeRecorder
 from gradc.tape.tape import Edge, InnerGradient, Node, edge_of, op_of
-from gradc.torch_private.autograd import all_input_metadata
 
 Tensors = Sequence[torch.Tensor]
 _to_copy = torch.ops.aten._to_copy.default
@@ -41,8 +41,8 @@ def grad_inside(tape: TapeRecorder, *args: Any, **kwargs: Any) -> Any:
     inner = InnerGradient(_positions(tape, edges), _positions(tape, _edges(inputs)))
     tape.inner_gradients.append(inner)
     num_calls = len(tape.recorder.instructions)
-    device = next((device for node in nodes for device in _devices_elsewhere(node)), None)
-    with telling_sums(tape.recorder, nodes), counted_ahead(device if kwargs.get("create_graph") else None) as counted:
+    devices = elsewhere(nodes) if kwargs.get("create_graph") else ()
+    with telling_sums(tape.recorder, nodes), counted_ahead(next(iter(devices), None)) as counted:
         grads = torch.autograd.grad(*args, **kwargs)
     tape.num_nodes_elsewhere += counted()
     _refuse_casts_of_weights(tape, inner, nodes, num_calls)
@@ -63,7 +63,7 @@ def reason_for_eager(
     if makes_zeros and not ends <= edges:
         return "zeros that need a gradient"
     inside = nodes - {node for node, _ in outside}
-    devices = {device for node in inside for device in _devices_elsewhere(node)}
+    devices = elsewhere(inside)
     if creates_graph and (len(devices) > 1 or (devices and not is_in_step)):
         return "create_graph on another device than the CPU"
     return next((reason for reason in map(_what_is_unusual, inside) if reason), "")
@@ -72,11 +72,6 @@ def reason_for_eager(
 def nodes_between(outputs: Tensors, inputs: Tensors) -> set[Node]:
     """The nodes that a pass of the engine from ``outputs`` to ``inputs`` may run."""
     return _walked(outputs, _edges(inputs))[1]
-
-
-def _devices_elsewhere(node: Node) -> set[torch.device]:
-    """Those in whose threads the engine counts what it makes there: see Note [Higher order]."""
-    return {meta.device for meta in all_input_metadata(node) if meta is not None and meta.device.type != "cpu"}
 
 
 def _what_is_unusual(node: Node) -> str:

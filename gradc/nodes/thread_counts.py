@@ -61,18 +61,9 @@ def in_step(frame: Any) -> Iterator[None]:
                 native.extension.count_in_thread_of(device, number - counted.get(device, 0))
 
 
-@contextlib.contextmanager
-def counted_elsewhere(outputs: Sequence[torch.Tensor]) -> Iterator[None]:
+def counted_elsewhere(outputs: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
     """See the module's docstring."""
-    devices = {output.device for output in outputs if output.device.type != "cpu"} if native.is_built() else set()
-    for device in devices:
-        note_device(device)
-    first = {device: _number_in(device) for device in devices}
-    try:
-        yield
-    finally:
-        for device, number in first.items():
-            _note(device, _number_in(device) - number)
+    return _counted({output.device for output in outputs if output.device.type != "cpu"} if native.is_built() else set())
 
 
 @contextlib.contextmanager
@@ -81,23 +72,25 @@ def counted_ahead(device: torch.device | None) -> Iterator[Callable[[], int]]:
     if device is None or not native.is_built():
         yield lambda: 0
         return
-    note_device(device)
-    end, numbers = next_sequence_nr() + _FURTHER, list[int]()
-    first = _number_in(device)
-    begin = max(first, end)
-    native.extension.count_in_thread_of(device, begin - first)
-    try:
+    numbers, end = list[int](), next_sequence_nr() + _FURTHER
+    with _counted({device}):
+        begin = native.extension.count_in_thread_of(device, max(0, end - _number_in(device)))
         yield lambda: numbers[0]
+        numbers.append(_number_in(device) - begin)
+
+
+@contextlib.contextmanager
+def _counted(devices: set[torch.device]) -> Iterator[None]:
+    """What the threads of devices count inside, they count for what is compiled."""
+    for device in devices:
+        note_device(device)
+    first = {device: _number_in(device) for device in devices}
+    try:
+        yield
     finally:
-        last = _number_in(device)
-        numbers.append(last - begin)
-        _note(device, last - first)
-
-
-def _note(device: torch.device, number: int) -> None:
-    """The thread of ``device`` has counted so many nodes for what is compiled."""
-    if _is_counting():
-        _here.counted[device] = _here.counted.get(device, 0) + number
+        for device, number in first.items():
+            if _is_counting():
+                _here.counted[device] = _here.counted.get(device, 0) + _number_in(device) - number
 
 
 def _is_counting() -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from gradc.analysis.devices import is_elsewhere
 from gradc.analysis.segments import Segment
 from gradc.backward.trace import Backward
 from gradc.ir.aliases import Aliases, has_own_memory
@@ -38,8 +39,8 @@ def joined_program(forward: Program, returned: Returned, segment: Segment, backw
     """See the module's docstring. Of a region with this one segment."""
     if not (_only_makes_values(forward) and _only_makes_values(backward.program)):
         return None
-    is_on_cpu = all(meta.device.type == "cpu" for slot in forward.slots if (meta := slot.meta) is not None)
-    if sum(map(_num_bytes, (forward, backward.program))) > (MOST_BYTES if is_on_cpu else MOST_BYTES_ON_DEVICES):
+    most_bytes = MOST_BYTES_ON_DEVICES if is_elsewhere(segment) else MOST_BYTES
+    if sum(map(_num_bytes, (forward, backward.program))) > most_bytes:
         return None
     joined = _Joined(forward, backward.program)
     tangent, *saved = backward.program.inputs
