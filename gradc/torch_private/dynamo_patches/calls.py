@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -39,8 +41,18 @@ def call_natively() -> Patch:
 
 def _install(original: Method, self: Any, name: str, value: Any) -> None:
     inner = getattr(value, "_torchdynamo_orig_callable", None)
-    is_region = getattr(inner, "__name__", "") == "gradc_region"
-    original(self, name, inner if is_region else value)
+    if getattr(inner, "__name__", "") == "gradc_region":
+        value = functools.partial(inner) if _would_crash(len(self.graphargs)) else inner
+    original(self, name, value)
+
+
+def _would_crash(num_arguments: int) -> bool:
+    """Whether Python crashes once it has specialised a call of a builtin function with so many arguments.
+
+    Python 3.11 then skips a CALL of known length, but one of more than 255 arguments has an EXTENDED_ARG before it. The
+    compiler of Python's own makes no such call; Dynamo's bytecode does.
+    """
+    return sys.version_info < (3, 12) and num_arguments > 255
 
 
 def guard_module_hooks(make_guard: Callable[[], Any], ask_for_hooks: AskForHooks) -> Patch:
