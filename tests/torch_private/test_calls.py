@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.forked import python
 
 # Python specialises a call after eight times or so.
