@@ -131,6 +131,26 @@ GRADC_WIDE void descend(T* out, const T* b, const T* c, T divisor, T added, T fa
   }
 }
 
+// Of this thread, while this lives: MKL would begin and end a parallel region for each block.
+class SerialMkl {
+ public:
+  SerialMkl() = default;
+  ~SerialMkl() {
+    set(before_);
+  }
+  SerialMkl(const SerialMkl&) = delete;
+  SerialMkl& operator=(const SerialMkl&) = delete;
+  SerialMkl(SerialMkl&&) = delete;
+  SerialMkl& operator=(SerialMkl&&) = delete;
+
+ private:
+  static int set(int num_threads) {
+    static const auto of_mkl = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"));
+    return of_mkl ? of_mkl(num_threads) : 0;
+  }
+  const int before_ = set(1); // 0: what the process has
+};
+
 using Pointers = std::array<void*, most_values>;
 
 // All operations on the elements from `begin` to `end`, block by block.
@@ -269,6 +289,7 @@ bool BlockUpdate::takes_long(int64_t num_elements) const {
 
 void BlockUpdate::run(
     const std::vector<Row>& rows, const std::vector<std::vector<double>>& numbers, const std::vector<size_t>& number_of) {
+  const SerialMkl serial;
   for (size_t i = 0; i < rows.size(); ++i) {
     run(rows[i], numbers.at(number_of.at(i)));
   }
