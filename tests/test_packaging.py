@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import gradc
+from gradc import native
 from tests.try_wheel import ROOT, check_contents, check_installed
 
 MINOR = ".".join(torch.__version__.split(".")[:2])
@@ -122,3 +123,11 @@ def test_what_is_compiled_for_another_torch_is_compiled_again(sdist: pathlib.Pat
     setup(sdist, "--version")
     units = sorted((sdist / "build" / "units").glob("*.cpp"))
     assert units and all(unit.read_text().endswith(f"// for torch {version('torch')}\n") for unit in units)
+
+
+@pytest.mark.skipif(not native.is_built() or "GRADC_SANITIZE" in os.environ, reason="nothing compiled, or without threads")
+def test_own_loops_run_on_the_threads_of_torch() -> None:
+    """Compiled without OpenMP, torch's parallel_for runs on one thread; linked to an OpenMP of its own, there would be two pools."""
+    binary = pathlib.Path(native.extension.__file__).read_bytes()
+    assert b"GOMP_parallel" in binary or torch.__config__.parallel_info().find("OpenMP") < 0
+    assert b"libgomp" not in binary

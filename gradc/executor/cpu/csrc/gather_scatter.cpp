@@ -13,6 +13,8 @@
 namespace gradc {
 namespace {
 
+constexpr int64_t most_picked = 32768; // beyond, ATen's threads share them
+
 // ---- running
 
 bool are_places(const int64_t* places, const Picks& picks) {
@@ -92,6 +94,9 @@ std::optional<Picks> picks_by(const Plan& plan, const Operand& table, const Oper
   const auto last = static_cast<int64_t>(rows->sizes.size()) - 1;
   if ((*given != last && *given != -1) || !std::equal(rows->sizes.begin(), rows->sizes.end() - 1, index->sizes.begin()) ||
       num_bytes(*rows) == 0 || num_bytes(*index) == 0) {
+    return {};
+  }
+  if (c10::multiply_integers(rows->sizes) > most_picked || c10::multiply_integers(index->sizes) > most_picked) {
     return {};
   }
   const int64_t length = rows->sizes.back(), count = index->sizes.back();

@@ -4,6 +4,7 @@
 #include "executor/core/csrc/prove.h"
 #include "executor/cpu/csrc/loops.h"
 #include "executor/cpu/csrc/memory.h"
+#include "executor/cpu/csrc/pointwise.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -16,7 +17,6 @@ namespace gradc {
 namespace {
 
 constexpr int64_t num_channels = 8;  // channels at a time
-constexpr int max_threads = 2; // with more, ATen's together are faster than this one
 
 using Floats = float __attribute__((vector_size(16)));
 using Doubles = double __attribute__((vector_size(32)));
@@ -58,19 +58,23 @@ GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, 
   std::memcpy(sums, sum, sizeof(sum));
 }
 
-// `mean`, and in place of `invstd` the sums of squares.
+// `mean`, and in place of `invstd` the sums of squares. Each channel is added up by one thread, as ATen's are.
 void collect(const Norm& norm, const Shape& shape) {
-  double sums[num_channels];
-  for (int64_t next = 0; next < shape.channels; next += num_channels) {
-    const int64_t first = std::min(next, shape.channels - num_channels); // the last ones may be added up twice
-    const float* in = norm.in + first * shape.pixels;
-    float* mean = norm.mean + first;
-    const float zeros[num_channels] = {};
-    sum_channels<false>(sums, in, zeros, shape);
-    std::transform(sums, sums + num_channels, mean, [&](double sum) { return static_cast<float>(sum / shape.count()); });
-    sum_channels<true>(sums, in, mean, shape);
-    std::copy_n(sums, num_channels, norm.invstd + first);
-  }
+  const int64_t num_parts = (shape.channels + num_channels - 1) / num_channels;
+  const int64_t of_a_thread = most_on_one_thread / (num_channels * shape.count()) + 1;
+  at::parallel_for(0, num_parts, of_a_thread, [&](int64_t begin, int64_t end) {
+    for (int64_t next = begin * num_channels; next < std::min(end * num_channels, shape.channels); next += num_channels) {
+      const int64_t first = std::min(next, shape.channels - num_channels), num_known = next - first; // added up by another part
+      const float* in = norm.in + first * shape.pixels;
+      float means[num_channels] = {};
+      double sums[num_channels];
+      sum_channels<false>(sums, in, means, shape);
+      std::transform(sums, sums + num_channels, means, [&](double sum) { return static_cast<float>(sum / shape.count()); });
+      sum_channels<true>(sums, in, means, shape);
+      std::copy(means + num_known, means + num_channels, norm.mean + next);
+      std::copy(sums + num_known, sums + num_channels, norm.invstd + next);
+    }
+  });
 }
 
 void update(const Norm& norm, const Shape& shape) {
@@ -89,16 +93,16 @@ void update(const Norm& norm, const Shape& shape) {
   }
 }
 
-GRADC_WIDE void transform(const Norm& norm, const Shape& shape) {
-  const float* in = norm.in;
-  float* out = norm.out;
-  for (int64_t image = 0; image < shape.images; ++image) {
-    for (int64_t c = 0; c < shape.channels; ++c, in += shape.pixels, out += shape.pixels) {
-      const float scale = norm.invstd[c] * (norm.weight ? norm.weight[c] : 1);
-      const float shift = std::fma(-norm.mean[c], scale, norm.bias ? norm.bias[c] : 0);
-      for (int64_t pixel = 0; pixel < shape.pixels; ++pixel) {
-        out[pixel] = std::fma(in[pixel], scale, shift);
-      }
+// From plane `begin` on: the pixels of one channel of one image.
+GRADC_WIDE void transform(const Norm& norm, const Shape& shape, int64_t begin, int64_t end) {
+  for (int64_t plane = begin; plane < end; ++plane) {
+    const int64_t c = plane % shape.channels;
+    const float* in = norm.in + plane * shape.pixels;
+    float* out = norm.out + plane * shape.pixels;
+    const float scale = norm.invstd[c] * (norm.weight ? norm.weight[c] : 1);
+    const float shift = std::fma(-norm.mean[c], scale, norm.bias ? norm.bias[c] : 0);
+    for (int64_t pixel = 0; pixel < shape.pixels; ++pixel) {
+      out[pixel] = std::fma(in[pixel], scale, shift);
     }
   }
 }
@@ -106,7 +110,9 @@ GRADC_WIDE void transform(const Norm& norm, const Shape& shape) {
 void normalize(const Norm& norm, const Shape& shape) {
   collect(norm, shape);
   update(norm, shape);
-  transform(norm, shape);
+  at::parallel_for(0, shape.images * shape.channels, most_on_one_thread / shape.pixels + 1, [&](int64_t begin, int64_t end) {
+    transform(norm, shape, begin, end);
+  });
 }
 
 // Whether this machine's ATen rounds as we do: it may not have fused multiply-adds.
@@ -138,9 +144,6 @@ at::Tensor memory_of(const Step& step, Frame& frame, size_t position) {
 }
 
 void call_norm(const Step& step, Frame& frame) {
-  if (at::get_num_threads() > max_threads) {
-    return call_as_eager(step, frame);
-  }
   const auto tensor = [&](size_t position) -> const c10::IValue& { return frame[step.operands[position]]; };
   const auto read = [&](size_t position) {
     return tensor(position).isNone() ? nullptr : tensor(position).toTensor().const_data_ptr<float>();
