@@ -37,8 +37,8 @@ UNITS = {
 }
 FOLDER_OF_UNITS = pathlib.Path("build", "units")
 OPTIMIZED = ["-O3", "-g0"]
-# Without it at::parallel_for, a template in torch's headers, runs on one thread. Nothing is linked: torch's own OpenMP serves, which
-# its libraries bring, so that there is one pool of threads. Its waiting is unknown to the sanitizers.
+# Without it at::parallel_for, a template in torch's headers, runs on one thread. Nothing is linked: torch's own OpenMP serves,
+# which its libraries bring, so that there is one pool of threads. The sanitizers know nothing of its waiting.
 THREADS = ["-fopenmp"]
 SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 SANITIZERS = {
@@ -133,8 +133,8 @@ def extension() -> Extension:
         depends=[*SOURCES, *HEADERS],
         language="c++",
         extra_compile_args=[
-            *([*SANITIZED, *sanitize] if sanitize else [*OPTIMIZED, *THREADS]), "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror",
-            *hidden, "-I" + os.path.abspath("gradc"), *headers,
+            *([*SANITIZED, *sanitize] if sanitize else [*OPTIMIZED, *THREADS]),
+            "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *hidden, "-I" + os.path.abspath("gradc"), *headers,
         ],
         extra_link_args=sanitize,
         library_dirs=cpp_extension.library_paths(),

@@ -127,7 +127,7 @@ def test_what_is_compiled_for_another_torch_is_compiled_again(sdist: pathlib.Pat
 
 @pytest.mark.skipif(not native.is_built() or "GRADC_SANITIZE" in os.environ, reason="nothing compiled, or without threads")
 def test_own_loops_run_on_the_threads_of_torch() -> None:
-    """Compiled without OpenMP, torch's parallel_for runs on one thread; linked to an OpenMP of its own, there would be two pools."""
+    """Compiled without OpenMP, parallel_for runs on one thread; with an OpenMP of its own there would be two pools."""
     binary = pathlib.Path(native.extension.__file__).read_bytes()
     assert b"GOMP_parallel" in binary or torch.__config__.parallel_info().find("OpenMP") < 0
     assert b"libgomp" not in binary

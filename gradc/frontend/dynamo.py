@@ -27,7 +27,7 @@ from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
-from gradc.frontend.raised import Raised, eager_of, with_eagers_error
+from gradc.frontend.raised import Raised, eager_of, if_nothing_was_written, with_eagers_error
 from gradc.frontend.transforms import advice_of_vmap, forbids_hooks, said_at_each_call
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -80,7 +80,7 @@ class Backend:
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
-            compiled = _told(tell, compiled)
+            compiled = _told(tell, if_nothing_was_written(compiled) if error.kind.startswith("tracing raised") else compiled)
         compiled = leaves.given_to(compiled)
         return functools.partial(compiled, *attributes) if attributes else compiled
 

@@ -2,6 +2,7 @@
 
     eager_of(facts): -> what to call with the error that a call of the region raised; None where it cannot be run again
     with_eagers_error(call, raised): -> the same function, which calls ``raised`` so
+    if_nothing_was_written(call):    -> the same, for a graph that is not compiled: each run tells whether it can be run again
 
 Dynamo does what Python does in a frame (appends to a list, sets an attribute or a ``.grad``) when the graph has run: one that
 raises leaves it undone, and names no line. Where the graph writes into nothing from outside and draws nothing, nothing has
@@ -11,8 +12,10 @@ has seen the calls already, where the error says nothing about the program, or w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from gradc.ambient import is_watched
 from gradc.analysis.facts import Facts
@@ -43,6 +46,30 @@ def with_eagers_error(call: Callable[..., Any], raised: Raised) -> Callable[...,
             del told  # whose traceback holds this frame
 
     return function
+
+
+def if_nothing_was_written(call: Callable[..., Any]) -> Callable[..., Any]:
+    """See the module's docstring: neither an input's version has changed nor the state of the generator."""
+
+    def function(*inputs: Any) -> Any:
+        before = _state(inputs)
+        try:
+            return call(*inputs)
+        except Exception as error:
+            told = error
+        try:
+            if _state(inputs) == before:
+                _run_as_written(told)
+            raise told
+        finally:
+            del told
+
+    return function
+
+
+def _state(inputs: Sequence[Any]) -> tuple[list[int], bytes]:
+    written = [value for value in inputs if isinstance(value, torch.Tensor) and not value.is_inference()]
+    return [value._version for value in written], torch.get_rng_state().numpy().tobytes()
 
 
 def _run_as_written(error: BaseException) -> None:

@@ -112,6 +112,8 @@ MAY_RAISE = _fact(
         "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "linalg_eig", "_linalg_eigvals", "_linalg_eigh",
         "_linalg_svd", "linalg_lstsq", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack", "orgqr", "ormqr",
         "linalg_householder_product", "triangular_solve", "linalg_matrix_exp",
+        # what does nothing else
+        "_linalg_check_errors", "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
     ),
     "div.Tensor_mode", "div.Scalar_mode",
 )  # fmt: skip
@@ -140,7 +142,10 @@ EXPLICIT_OFFSET = frozenset({"aten::as_strided", "aten::set_"})
 """Take an offset that counts from the start of the storage: a recording with one holds for these offsets alone."""
 
 
-_WITHOUT_EFFECT = ("aten", "prim", "prims", "gradc", MAY_BE_KEPT)  # namespaces of ops that only return something, or say so
+CHECKS = "gradc_checks"
+"""The namespace of ops that raise or do nothing."""
+# namespaces of ops that only return something, or say what else they do
+_WITHOUT_EFFECT = ("aten", "prim", "prims", "gradc", MAY_BE_KEPT, CHECKS)
 _NOT_DETERMINED = (
     torch.Tag.nondeterministic_seeded, torch.Tag.nondeterministic_bitwise, torch.Tag.inplace_view,
     torch.Tag.maybe_aliasing_or_mutating,
@@ -160,12 +165,13 @@ def is_random(op: Any) -> bool:
 
 def has_effect(op: Any) -> bool:
     """True if a call of it counts though nobody reads its results: it writes, draws, may raise, or is another library's."""
-    return op._schema.is_mutable or op in MAY_RAISE or acts_elsewhere(op)
+    return op._schema.is_mutable or op in MAY_RAISE or op.namespace == CHECKS or acts_elsewhere(op)
 
 
 def acts_elsewhere(op: Any) -> bool:
     """True if a call of it may leave something behind elsewhere than in its arguments: it draws, or is another library's."""
-    returns_nothing = not op._schema.returns and not op._schema.is_mutable and op not in MAY_RAISE
+    only_raises = op in MAY_RAISE or op.namespace == CHECKS
+    returns_nothing = not op._schema.returns and not op._schema.is_mutable and not only_raises
     return returns_nothing or op.namespace not in _WITHOUT_EFFECT or is_random(op)
 
 

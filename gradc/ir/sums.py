@@ -1,7 +1,7 @@
 """What torch's engine writes over when it adds up gradients: a sum of ours is to lie in memory, and be counted, as one of the
 engine's.
 
-    EngineSums.is_written_over: (addend, sum) -> bool             does_layout_tell: (addend, sum) -> bool
+    EngineSums.is_written_over: (addend, ...) -> bool             does_layout_tell: (addend, sum) -> bool
 
 Who else holds a gradient decides, as in the engine.
 """
@@ -9,6 +9,7 @@ Who else holds a gradient decides, as in the engine.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import torch
 
@@ -16,6 +17,7 @@ from gradc.ir.metadata import tensor_meta
 from gradc.torch_private.autograd import is_view, use_count
 
 _USES = 4  # of a gradient that only one buffer holds, when the engine adds to it; one more, if it was given to the engine
+_USES_BY_A_VIEW = 2  # of its base, both of them fake, where gradients are not recorded
 
 
 class EngineSums:
@@ -34,13 +36,15 @@ class EngineSums:
         self.given: dict[int, int] = {}
         self.hanging: dict[int, int] = {}
 
-    def is_written_over(self, addend: torch.Tensor, total: torch.Tensor, slot: int | None, is_input: bool) -> bool:
-        """True if the engine would write the sum over ``addend``, as nobody else held it.
+    def is_written_over(self, addend: torch.Tensor, slot: int | None, is_input: bool, known: Iterable[torch.Tensor]) -> bool:
+        """True if the engine would write the sum over ``addend``, as nobody else held it but the recording, with its views.
 
-        Traced, the recording does, and ``total`` is a new tensor. Whether the addend has gaps or overlaps is not asked.
+        ``known``: what the recording holds. Whether the addend has gaps or overlaps is not asked.
         """
         is_stealable = slot in self.stealable
-        return (is_stealable or not is_input) and _is_alone(addend, is_stealable)
+        if not is_stealable and is_input:
+            return False
+        return _is_alone(addend, is_stealable) or (addend._version > 0 and _is_alone(addend, is_stealable, known))
 
     def hangs_on(self, addend: torch.Tensor, slot: int | None) -> int | None:
         """The slot in ``given`` that ``addend`` is, or is written over, where that may be."""
@@ -49,11 +53,15 @@ class EngineSums:
         return slot if slot in self.given else self.hanging.get(slot)
 
 
-def _is_alone(addend: torch.Tensor, is_given: bool) -> bool:
-    """Whether only one buffer holds it. ``is_given``: it was given to the engine."""
+def _is_alone(addend: torch.Tensor, is_given: bool, known: Iterable[torch.Tensor] = ()) -> bool:
+    """Whether only one buffer holds it, beside views in ``known`` that a formula wrote through and nobody else holds.
+
+    ``is_given``: it was given to the engine.
+    """
     if torch.is_grad_enabled() or tensor_meta(addend) is None:
         return False
-    return use_count(addend) <= _USES + is_given and not is_view(addend)
+    by_views = sum(_USES_BY_A_VIEW for each in known if each._base is addend and use_count(each) == 1)
+    return use_count(addend) <= _USES + is_given + by_views and not is_view(addend)
 
 
 def does_layout_tell(addend: torch.Tensor, total: torch.Tensor) -> bool:

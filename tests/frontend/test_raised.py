@@ -116,6 +116,50 @@ def test_what_has_happened_does_not_happen_again(rest: str) -> None:
     check(step)
 
 
+def _noted(function: Any, *inputs: torch.Tensor) -> Any:
+    def step(compile: Compiler) -> Any:
+        noted: list[float] = []
+        call = compile(lambda x: (noted.append(1.0), function(x))[1])
+        return _outcomes(call, *((x,) for x in inputs)), noted
+
+    return step
+
+
+def test_python_before_a_check_of_a_result() -> None:
+    """What only raises leaves nothing behind: the jitter that a Gaussian process counted was lost."""
+    check(_noted(lambda x: torch.linalg.cholesky(x) * 2, torch.eye(2), -torch.eye(2), torch.eye(2)))
+    check(_noted(lambda x: torch._assert_async(x[0, 0]), torch.eye(2), torch.zeros(2, 2)))
+
+
+def test_python_before_a_value_that_a_distribution_refuses() -> None:
+    def step(compile: Compiler) -> Any:
+        noted: list[float] = []
+
+        @compile
+        def log_prob(scale: torch.Tensor) -> torch.Tensor:
+            noted.append(1.0)
+            return torch.distributions.Normal(torch.zeros(2), scale).log_prob(torch.ones(2))
+
+        outcomes = []
+        for scale in (torch.ones(2), -torch.ones(2), torch.ones(2)):
+            try:
+                outcomes.append(log_prob(scale))
+            except ValueError as error:
+                outcomes.append(str(error))
+        return outcomes, noted
+
+    check(step)
+
+
+def test_python_before_an_error_that_tracing_meets() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            y = x.sin() * 2
+        return y.add_(1)
+
+    check(_noted(write, torch.ones(2), torch.ones(2)), allow_fallback=True)
+
+
 def test_what_a_hook_has_seen_it_does_not_see_again() -> None:
     def step(compile: Compiler) -> Any:
         table, packed = torch.arange(3.0), []

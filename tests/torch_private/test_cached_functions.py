@@ -324,3 +324,29 @@ def test_how_often_a_cache_was_asked_where_tracing_begins_again() -> None:
         return seen
 
     check(step, leaf(3))
+
+
+def test_how_often_a_cache_was_asked_where_something_else_has_changed() -> None:
+    """The one guard then asks all others, and each cache once; a cache of a graph that does not fit any longer, never."""
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        @functools.lru_cache(2)
+        def table(number: int) -> float:
+            return number * 1.5
+
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+
+        def function(x: torch.Tensor, flag: bool) -> Any:
+            y = model(x * table(2) + table(2))
+            return y * table(1) if flag else y
+
+        run, seen = compile(function), []
+        for flag in (False, False, True, False):
+            model[0].note = flag
+            model[1].register_buffer("kept", torch.ones(1))
+            seen.append((run(x, flag), tuple(table.cache_info())))
+            seen.append((run(x.detach(), flag), tuple(table.cache_info())))
+        return seen
+
+    check(step, leaf(2, 3))

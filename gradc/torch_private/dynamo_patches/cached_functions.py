@@ -1,6 +1,7 @@
 """Functions in a ``functools.lru_cache``: what the cache has is taken while tracing, as long as it has that.
 
-    answer_from_caches: is_ours -> Patch
+    answer_from_caches:   () -> Patch
+    held_back, ask, look: the guards of a graph's caches, which are added behind all others
 
 Such a function gives one object to all who call it; inside it may read and write what it likes. gradc calls it while tracing
 where the cache has the answer, so that nothing else runs; or where it is sure that the function reads its arguments alone, and
@@ -19,7 +20,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -139,6 +140,7 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
     )
 
 
+_HELD_BACK = "gradc_caches"
 _made: dict[Any, set[Any]] = {}  # by what is compiled now: the calls that tracing it has made
 
 
@@ -190,10 +192,30 @@ class _Entry:
         return found is self.result or (type(found) in (int, str) and type(found) is type(self.result) and found == self.result)
 
     def guard(self, builder: Any, guard: Any) -> None:
-        """Add the guard, behind all others: where one of them fails, nothing is asked. Dynamo calls this when all is traced."""
-        name = getattr(self.cached, "__qualname__", "a cache")
-        told = [f"the cache of {name} has what it had"]
-        builder.guard_manager.root.add_epilogue_lambda_guard(lambda _: self.is_as_traced(), told, guard.user_stack)
+        """Hold the guard back. Dynamo calls this when all is traced."""
+        builder.__dict__.setdefault(_HELD_BACK, []).append((self, guard.user_stack))
+
+
+def held_back(builder: Any) -> list[tuple[_Entry, Any]]:
+    found: list[tuple[_Entry, Any]] = builder.__dict__.pop(_HELD_BACK, [])
+    return found
+
+
+def ask(root: Any, held: list[tuple[_Entry, Any]]) -> None:
+    """Add the guards, behind all others. Where one of those fails, or an entry is gone, no cache is asked: it counts that."""
+    look(root, held)
+    _add(root, held, lambda entry: entry.is_as_traced())
+
+
+def look(root: Any, held: list[tuple[_Entry, Any]]) -> None:
+    """The same for guards that do not decide by themselves, and say why others failed."""
+    _add(root, held, lambda entry: entry.is_there())
+
+
+def _add(root: Any, held: list[tuple[_Entry, Any]], holds: Callable[[_Entry], bool]) -> None:
+    for entry, user_stack in held:
+        told = [f"the cache of {getattr(entry.cached, '__qualname__', 'a function')} has what it had"]
+        root.add_epilogue_lambda_guard(lambda _, entry=entry: holds(entry), told, user_stack)
 
 
 def _entries_of(cached: Any) -> dict[Any, Any] | None:

@@ -41,7 +41,7 @@ def call_natively() -> Patch:
 
 def _install(original: Method, self: Any, name: str, value: Any) -> None:
     inner = getattr(value, "_torchdynamo_orig_callable", None)
-    if getattr(inner, "__name__", "") == "gradc_region":
+    if inner is not None and getattr(inner, "__name__", "") == "gradc_region":
         value = functools.partial(inner) if _would_crash(len(self.graphargs)) else inner
     original(self, name, value)
 

@@ -21,7 +21,7 @@ import torch
 from torch._C._dynamo import guards as of_dynamo
 from torch._dynamo.guards import CheckFunctionManager, GuardManagerWrapper
 
-from gradc.torch_private.dynamo_patches import identities
+from gradc.torch_private.dynamo_patches import cached_functions, identities
 from gradc.torch_private.patches import Patch
 from gradc.torch_private.weaver import after, instead
 
@@ -78,9 +78,10 @@ def _cut(guards: Any, builder: Any, make_guard: MakeGuard) -> None:
     tree = _Tree()
     if guard is not None:
         tree.visit_root(whole)
-    told = identities.held_back(builder)
+    told, caches = identities.held_back(builder), cached_functions.held_back(builder)
     if tree.num_left_out < _FEWEST:
         identities.ask(builder, told)
+        cached_functions.ask(whole, caches)
         return
     untold = [each for each in told if not tree.answers_for(each.names)]
     tree.tell(guard)
@@ -89,6 +90,8 @@ def _cut(guards: Any, builder: Any, make_guard: MakeGuard) -> None:
     identities.ask(builder, told)
     guards.root = cut
     identities.ask(builder, untold)
+    cached_functions.look(whole, caches)
+    cached_functions.ask(cut, caches)
     guards.gradc_whole, guards.gradc_guard = whole, guard
 
 
