@@ -52,7 +52,8 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             sums.setdefault(ready, []).append(Instruction(op, (addend, ref), {}, (total.slot,), origin="AccumulateGrad"))
         outputs[group[0]] = total
         if versions:
-            versions[group[0]] = _version_of_sum(memory, first.slot, max(made[ref.slot] for ref in refs[:2]), group, versions)
+            ready = _end_of_node(program, max(made[ref.slot] for ref in refs[:2]))
+            versions[group[0]] = _version_of_sum(memory, first.slot, ready, group, versions)
         for position in group[1:]:
             outputs[position] = None
     if not sums:
@@ -67,6 +68,14 @@ def _name_of_sum(slots: list[Slot], slot: int) -> str:
     names, name = {other.name for other in slots}, f"sum_of_{slots[slot].name}"
     others = (f"{name}_{number}" for number in itertools.count(2))
     return name if name not in names else next(other for other in others if other not in names)
+
+
+def _end_of_node(program: Program, index: int) -> int:
+    """The last call of the node that makes this one: only then does the engine add. By its name and line, which tell enough."""
+    calls = program.instructions
+    while index + 1 < len(calls) and (calls[index + 1].origin, calls[index + 1].where) == (calls[index].origin, calls[index].where):
+        index += 1
+    return index
 
 
 def _version_of_sum(memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]) -> int:

@@ -44,3 +44,19 @@ def test_a_part_that_is_written_from_its_own_tensor(write: Program) -> None:
         return out
 
     check(step, leaf(4, 4))
+
+
+def _thrice(x: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(x, x, x, value=0.5).tanh()
+
+
+@pytest.mark.parametrize("shape", [(), (4, 4)])
+def test_one_formula_that_has_a_leaf_thrice(shape: tuple[int, ...]) -> None:
+    """The engine adds when the formula is through, and then nobody reads the first gradient any more."""
+
+    def step(compile: Any, x: torch.Tensor) -> torch.Tensor:
+        out = compile(_thrice)(x)
+        out.sum().backward()
+        return out
+
+    check(step, leaf(*shape))

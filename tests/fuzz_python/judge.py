@@ -125,11 +125,16 @@ def _counted() -> collections.Counter[str]:
 
 
 def _num_counted() -> int:
-    return _counted().total()
+    return _counted().total() + _num_compared()
 
 
 def _num_steps() -> int:
-    return gradc.counters["optim"].total() + gradc.counters["fallbacks"]["optimizer"]
+    return gradc.counters["optim"].total() + gradc.counters["fallbacks"]["optimizer"] + _num_compared()
+
+
+def _num_compared() -> int:
+    """Calls that are eager's altogether, to be timed: how many hangs on the machine."""
+    return gradc.counters["stats"]["calls run eagerly to compare"]
 
 
 def _uncounted_step(eager: list[Snapshot], compiled: list[Snapshot]) -> int | None:
