@@ -62,7 +62,7 @@ class Backward:
         for position, version in enumerate(self.program.versions):
             if version is not None:
                 set_version(grads[position], version)
-        for position in self.views:
+        for position in (*self.views, *self.plain_views):
             grads[position] = torch.ops.aten.alias.default(grads[position])
         return grads
 

@@ -60,3 +60,16 @@ def test_one_formula_that_has_a_leaf_thrice(shape: tuple[int, ...]) -> None:
         return out
 
     check(step, leaf(*shape))
+
+
+def test_a_view_that_the_engine_adds_to_where_saved_tensors_are_packed() -> None:
+    """The gradient of a weight is a transpose: a view, to which the engine adds nothing in place."""
+
+    def step(compile: Any, x: torch.Tensor) -> torch.Tensor:
+        run = compile(lambda x: torch.nn.functional.linear(x.sign() * x, x))
+        with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.double, torch.Tensor.float):
+            out = run(x)
+        out.sum().backward()
+        return out
+
+    check(step, leaf(1, 3))
