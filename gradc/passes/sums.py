@@ -72,10 +72,9 @@ def _name_of_sum(slots: list[Slot], slot: int) -> str:
 
 def _end_of_node(program: Program, index: int) -> int:
     """The last call of the node that makes this one: only then does the engine add. By its name and line, which tell enough."""
-    calls = program.instructions
-    while index + 1 < len(calls) and (calls[index + 1].origin, calls[index + 1].where) == (calls[index].origin, calls[index].where):
-        index += 1
-    return index
+    node = (program.instructions[index].origin, program.instructions[index].where)
+    behind = itertools.takewhile(lambda call: (call.origin, call.where) == node, program.instructions[index + 1 :])
+    return index + sum(1 for _ in behind)
 
 
 def _version_of_sum(memory: Lifetimes, first: int, ready: int, group: Sequence[int], versions: Sequence[int | None]) -> int:
