@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 from importlib.metadata import version
 
 from setuptools import Extension, setup
@@ -37,9 +38,6 @@ UNITS = {
 }
 FOLDER_OF_UNITS = pathlib.Path("build", "units")
 OPTIMIZED = ["-O3", "-g0"]
-# Without it at::parallel_for, a template in torch's headers, runs on one thread. Nothing is linked: torch's own OpenMP serves,
-# which its libraries bring, so that there is one pool of threads. The sanitizers know nothing of its waiting.
-THREADS = ["-fopenmp"]
 SANITIZED = ["-O1", "-g1", "-fno-omit-frame-pointer"]
 SANITIZERS = {
     # Without vptr, which needs type information that torch's libraries do not export.
@@ -100,6 +98,17 @@ def sanitizers() -> list[str]:
     return SANITIZERS.get(asked, [])
 
 
+def threads() -> list[str]:
+    """What has own loops run on several threads: at::parallel_for, a template in torch's headers, runs on one without it.
+
+    Nothing is linked: torch's own OpenMP serves, which its libraries bring, so that there is one pool of threads. It is gcc's:
+    clang calls another. The sanitizers know nothing of its waiting.
+    """
+    compiler = os.environ.get("CXX", "c++").split()
+    macros = subprocess.run([*compiler, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True).stdout
+    return [] if sanitizers() or "__clang__" in macros else ["-fopenmp"]
+
+
 def write_units() -> list[str]:
     """Write the units of ``UNITS``, but for those that are as they should be: what is not touched is not compiled again.
 
@@ -133,7 +142,7 @@ def extension() -> Extension:
         depends=[*SOURCES, *HEADERS],
         language="c++",
         extra_compile_args=[
-            *([*SANITIZED, *sanitize] if sanitize else [*OPTIMIZED, *THREADS]),
+            *([*SANITIZED, *sanitize] if sanitize else OPTIMIZED), *threads(),
             "-ffp-contract=off", "-std=c++20", "-Wall", "-Werror", *hidden, "-I" + os.path.abspath("gradc"), *headers,
         ],
         extra_link_args=sanitize,
