@@ -401,3 +401,29 @@ def test_an_update_refuses_operations_that_make_no_sense():
         extension.BlockUpdate(2, 1, [extension.Operation(extension.UpdateOp.neg, -1, 0)])
     with pytest.raises(ValueError, match="from 2 operands on, and at most 12 values"):
         extension.BlockUpdate(2, 100, [])
+
+
+_THREADS = """
+import threading, torch, gradc
+def step():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = gradc.compile(torch.optim.Adam([weight]))
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    found.append(torch.get_num_threads())
+found = []
+torch.set_num_threads(NUMBER) if NUMBER else None
+before = torch.get_num_threads()
+step()
+thread = threading.Thread(target=step)
+thread.start()
+thread.join()
+print(set(found) == {before}, gradc.counters["optim"]["native steps"])
+"""
+
+
+@pytest.mark.parametrize("number", ["0", "1", "2"])
+def test_a_step_leaves_the_number_of_threads(number: str) -> None:
+    """torch takes MKL's number of threads for its own, where a thread comes to its first loop."""
+    run = python("-c", _THREADS.replace("NUMBER", number))
+    assert run.stdout == "True 2\n", run.stderr

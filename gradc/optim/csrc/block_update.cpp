@@ -134,7 +134,11 @@ GRADC_WIDE void descend(T* out, const T* b, const T* c, T divisor, T added, T fa
 // Of this thread, while this lives: MKL would begin and end a parallel region for each block.
 class SerialMkl {
  public:
-  SerialMkl() = default;
+  // torch sets MKL's threads where a thread comes to its first loop, and takes the number for its own: before this does.
+  SerialMkl() {
+    at::parallel_for(0, 1, 1, [](int64_t, int64_t) {});
+    before_ = set(1);
+  }
   ~SerialMkl() {
     set(before_);
   }
@@ -148,7 +152,7 @@ class SerialMkl {
     static const auto of_mkl = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"));
     return of_mkl ? of_mkl(num_threads) : 0;
   }
-  const int before_ = set(1); // 0: what the process has
+  int before_; // 0: what the process has
 };
 
 using Pointers = std::array<void*, most_values>;
