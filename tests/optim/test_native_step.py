@@ -12,6 +12,7 @@ import gradc
 from gradc import native
 from gradc.bits import same_bits
 from gradc.optim import formulas, proof, rules
+from tests.forked import python
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
