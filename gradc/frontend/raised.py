@@ -53,16 +53,12 @@ def if_nothing_was_written(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def function(*inputs: Any) -> Any:
         before = _state(inputs)
-        try:
-            return call(*inputs)
-        except Exception as error:
-            told = error
-        try:
+
+        def raised(error: BaseException) -> None:
             if _state(inputs) == before:
-                _run_as_written(told)
-            raise told
-        finally:
-            del told
+                _run_as_written(error)
+
+        return with_eagers_error(call, raised)(*inputs)
 
     return function
 

@@ -165,14 +165,17 @@ def is_random(op: Any) -> bool:
 
 def has_effect(op: Any) -> bool:
     """True if a call of it counts though nobody reads its results: it writes, draws, may raise, or is another library's."""
-    return op._schema.is_mutable or op in MAY_RAISE or op.namespace == CHECKS or acts_elsewhere(op)
+    return op._schema.is_mutable or _may_raise(op) or acts_elsewhere(op)
 
 
 def acts_elsewhere(op: Any) -> bool:
     """True if a call of it may leave something behind elsewhere than in its arguments: it draws, or is another library's."""
-    only_raises = op in MAY_RAISE or op.namespace == CHECKS
-    returns_nothing = not op._schema.returns and not op._schema.is_mutable and not only_raises
+    returns_nothing = not op._schema.returns and not op._schema.is_mutable and not _may_raise(op)
     return returns_nothing or op.namespace not in _WITHOUT_EFFECT or is_random(op)
+
+
+def _may_raise(op: Any) -> bool:
+    return op in MAY_RAISE or op.namespace == CHECKS
 
 
 def changes_layout(op: Any) -> bool:

@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode, ProgramBuilder):
         """Note a sum of the engine's, of which a new tensor is ``total``; the sum as the engine would leave it."""
         first, second = addends
         slot = self.slot_of(first)
-        is_written_over = self.sums.is_written_over(first, slot, slot in self.declared, self.known.tensors())
+        is_written_over = self.sums.is_written_over(first, slot, slot in self.declared, self.known.tensors)
         hangs_on = self.sums.hangs_on(first, slot)
         if is_written_over and does_layout_tell(first, total):
             meta, copy = tensor_meta(first), self._call(_aten.clone.default, (first,), {})

@@ -9,12 +9,14 @@ Who else holds a gradient decides, as in the engine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from gradc.ir.metadata import tensor_meta
 from gradc.torch_private.autograd import is_view, use_count
+
+Known = Callable[[], Iterable[torch.Tensor]]
 
 _USES = 4  # of a gradient that only one buffer holds, when the engine adds to it; one more, if it was given to the engine
 _USES_BY_A_VIEW = 2  # of its base, both of them fake, where gradients are not recorded
@@ -36,15 +38,15 @@ class EngineSums:
         self.given: dict[int, int] = {}
         self.hanging: dict[int, int] = {}
 
-    def is_written_over(self, addend: torch.Tensor, slot: int | None, is_input: bool, known: Iterable[torch.Tensor]) -> bool:
+    def is_written_over(self, addend: torch.Tensor, slot: int | None, is_input: bool, known: Known) -> bool:
         """True if the engine would write the sum over ``addend``, as nobody else held it but the recording, with its views.
 
-        ``known``: what the recording holds. Whether the addend has gaps or overlaps is not asked.
+        ``known``: () -> what the recording holds. Whether the addend has gaps or overlaps is not asked.
         """
         is_stealable = slot in self.stealable
         if not is_stealable and is_input:
             return False
-        return _is_alone(addend, is_stealable) or (addend._version > 0 and _is_alone(addend, is_stealable, known))
+        return _is_alone(addend, is_stealable) or (addend._version > 0 and _is_alone(addend, is_stealable, known()))
 
     def hangs_on(self, addend: torch.Tensor, slot: int | None) -> int | None:
         """The slot in ``given`` that ``addend`` is, or is written over, where that may be."""

@@ -52,8 +52,8 @@ def add_up(program: Program, groups: Iterable[tuple[int, ...]]) -> Program:
             sums.setdefault(ready, []).append(Instruction(op, (addend, ref), {}, (total.slot,), origin="AccumulateGrad"))
         outputs[group[0]] = total
         if versions:
-            ready = _end_of_node(program, max(made[ref.slot] for ref in refs[:2]))
-            versions[group[0]] = _version_of_sum(memory, first.slot, ready, group, versions)
+            end = _end_of_node(program, max(made[ref.slot] for ref in refs[:2]))
+            versions[group[0]] = _version_of_sum(memory, first.slot, end, group, versions)
         for position in group[1:]:
             outputs[position] = None
     if not sums:
