@@ -126,6 +126,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
+        nn.init.normal_(self.embed.weight, std=0.02)  # torch's 1 has softmax make denormals, which are slow on many CPUs
         self.position = nn.Parameter(torch.randn(most_tokens, width) * 0.02)
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)

@@ -36,6 +36,15 @@ struct Product {
   Copied copied_a, copied_b;
 };
 
+// A product of bfloat16 matrices, x y: sizes, and strides of the factors. So much of the inner dimension, `part`, is one chain of fused
+// float32 multiply-adds; `flushes`: in which denormals are 0 (cpu/csrc/bfloat16_product.h).
+struct Bfloat16Product {
+  int64_t rows = 0, columns = 0, inner = 0, x_down = 0, x_across = 0, y_down = 0, y_across = 0, part = 0;
+  bool flushes = true;
+  bool is_deterministic = false; // as oneDNN was told to be
+  int num_threads = 0; // with which oneDNN makes it so
+};
+
 // A pointwise op as one loop over memory (cpu/csrc/loops.h). An input is laid out as the result, or spread over `sizes` by `strides`, or
 // it is the bytes of a number. `element_size` counts bytes; it is 0 for a number. `row_size` is that of the rows by which inputs that lie
 // apart are read; 0 where they have none, or all lie as the result.
@@ -98,7 +107,7 @@ struct Padded {
 class Iterated; // (cpu/csrc/iterated.h)
 
 using Payload = std::variant<
-    std::monostate, Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, std::shared_ptr<const Iterated>>;
+    std::monostate, Product, Bfloat16Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, std::shared_ptr<const Iterated>>;
 
 // That of a call of the family, which put it there.
 template <class Family>

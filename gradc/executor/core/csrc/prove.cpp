@@ -47,9 +47,10 @@ Store& store() {
 
 template <class T>
 bool have_same_bits(const T* ours, const T* of_aten, int64_t size) {
-  using Bits = std::conditional_t<sizeof(T) == sizeof(uint32_t), uint32_t, uint64_t>;
-  return std::equal(ours, ours + size, of_aten, [](T a, T b) {
-    return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b) || (std::isnan(a) && std::isnan(b));
+  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  const auto is_nan = [](T number) { return std::isnan(static_cast<double>(number)); };
+  return std::equal(ours, ours + size, of_aten, [is_nan](T a, T b) {
+    return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b) || (is_nan(a) && is_nan(b));
   });
 }
 
@@ -61,6 +62,9 @@ bool have_same_bits(const at::Tensor& ours, const at::Tensor& of_aten) {
     return false;
   }
   TORCH_CHECK(ours.is_contiguous() && of_aten.is_contiguous(), "gradc: bits of contiguous tensors are compared");
+  if (ours.scalar_type() == c10::ScalarType::BFloat16) {
+    return have_same_bits(ours.const_data_ptr<c10::BFloat16>(), of_aten.const_data_ptr<c10::BFloat16>(), ours.numel());
+  }
   if (ours.scalar_type() == c10::ScalarType::Float) {
     return have_same_bits(ours.const_data_ptr<float>(), of_aten.const_data_ptr<float>(), ours.numel());
   }

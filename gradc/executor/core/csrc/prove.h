@@ -21,7 +21,7 @@ namespace gradc {
 template <class T>
 bool have_same_bits(const T* ours, const T* of_aten, int64_t size);
 
-// Of two contiguous tensors of float or double. Those of other sizes or dtypes have other bits.
+// Of two contiguous tensors of float, double or bfloat16. Those of other sizes or dtypes have other bits.
 bool have_same_bits(const at::Tensor& ours, const at::Tensor& of_aten);
 
 // The numbers of a trial: of one kind, others at each call.

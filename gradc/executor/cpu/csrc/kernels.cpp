@@ -2,6 +2,7 @@
 
 #include "executor/core/csrc/arguments.h"
 #include "executor/core/csrc/kernels.h"
+#include "executor/cpu/csrc/bfloat16_product.h"
 #include "executor/cpu/csrc/cat.h"
 #include "executor/cpu/csrc/small_log_softmax.h"
 #include "executor/cpu/csrc/fills.h"
@@ -106,7 +107,7 @@ std::vector<KernelRow> out_kernels() {
 // Of two that fit a step the first is faster.
 const KernelTable& exact_kernels() {
   static const KernelTable table({
-      product_kernels(), pointwise_kernels(), sum_kernels(), short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
+      product_kernels(), bfloat16_product_kernels(), pointwise_kernels(), sum_kernels(), short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
       padded_kernels(), cat_kernels(), fill_kernels(), norm_kernels(), iterated_kernels(), out_kernels(),
   });
   return table;

@@ -18,6 +18,11 @@
 #define GRADC_WIDE
 #endif
 
+// Where functions may be written for one kind of registers.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define GRADC_HAS_TILES
+#endif
+
 namespace gradc {
 
 // The loops of an op. `parameters`, one letter for each of its arguments and for what is known beside them (Step in plan.h): T a tensor

@@ -179,15 +179,6 @@ std::optional<Product> prepare(const Plan& plan, const Meta& result, const Opera
   return fits ? std::optional(product) : std::nullopt;
 }
 
-// The addend fits if it is a whole row or matrix of the result's.
-bool fits_addend(const Meta* addend, const Meta& result) {
-  if (!addend) {
-    return false;
-  }
-  const bool is_row = addend->sizes.size() == 1 && addend->sizes[0] == result.sizes[1];
-  return addend->dtype == result.dtype && has_plain_strides(*addend) && (is_row || addend->sizes == result.sizes);
-}
-
 bool has_blas(c10::ScalarType dtype) {
   return (dtype == c10::ScalarType::Float && blas<float>()) || (dtype == c10::ScalarType::Double && blas<double>());
 }
@@ -214,21 +205,31 @@ Direct addmm_of(Product& product, bool is_row) {
 }
 
 Exact find_addmm(const Plan& plan, const Step& step) {
-  const auto& operands = step.operands;
-  const Meta *result = result_meta(plan, step), *addend = meta_at(plan, operands[0]);
-  if (!result || !has_blas(result->dtype) || !is_one(plan, operands[3]) || !is_one(plan, operands[4])) {
+  const Meta* result = result_meta(plan, step);
+  const auto addend = addend_of(plan, step);
+  if (!addend || !has_blas(result->dtype)) {
     return {};
   }
-  auto product = prepare(plan, *result, operands[1], operands[2]);
-  if (!product || !fits_addend(addend, *result)) {
+  auto product = prepare(plan, *result, step.operands[1], step.operands[2]);
+  if (!product) {
     return {};
   }
-  const bool is_row = addend->sizes.size() == 1, is_float = result->dtype == c10::ScalarType::Float;
+  const bool is_row = *addend == Addend::row, is_float = result->dtype == c10::ScalarType::Float;
   const Direct direct = is_float ? addmm_of<float>(*product, is_row) : addmm_of<double>(*product, is_row);
   return call_product(step, direct, std::move(*product), {0, 1, 2});
 }
 
 } // namespace
+
+std::optional<Addend> addend_of(const Plan& plan, const Step& step) {
+  const Meta *result = result_meta(plan, step), *addend = meta_at(plan, step.operands[0]);
+  if (!result || !addend || addend->dtype != result->dtype || !has_plain_strides(*addend) || !is_one(plan, step.operands[3]) ||
+      !is_one(plan, step.operands[4])) {
+    return {};
+  }
+  const bool is_row = addend->sizes.size() == 1 && addend->sizes[0] == result->sizes[1];
+  return is_row ? std::optional(Addend::row) : addend->sizes == result->sizes ? std::optional(Addend::matrix) : std::nullopt;
+}
 
 bool has_full_precision() {
   using at::Float32Precision;

@@ -6,12 +6,20 @@
 
 #include "executor/core/csrc/devices.h"
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace gradc {
 
 // Of a step that BLAS makes.
 std::vector<KernelRow> product_kernels();
+
+// What is added to a product: a row, to each of its own, or a matrix.
+enum class Addend : uint8_t { none, row, matrix };
+
+// That of an addmm, where neither it nor the product is scaled and it is a whole row or matrix of the result's.
+std::optional<Addend> addend_of(const Plan& plan, const Step& step);
 
 // True if float32 products are full float32 products in the present settings.
 bool has_full_precision();

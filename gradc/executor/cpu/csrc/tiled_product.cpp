@@ -14,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define GRADC_HAS_TILES
+#ifdef GRADC_HAS_TILES
 #include <immintrin.h>
 #endif
 
