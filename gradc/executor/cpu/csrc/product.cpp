@@ -86,11 +86,15 @@ void call_tiled_mm(const Payload& payload, void* out, const void* const* inputs)
 template <class T, bool is_row>
 void call_addmm(const Payload& payload, void* out, const void* const* inputs) {
   const auto& product = payload_as<Product>(payload);
-  const auto* addend = static_cast<const T*>(inputs[0]);
   const int64_t rows = product.changes_places ? product.n : product.m, columns = product.changes_places ? product.m : product.n;
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(static_cast<T*>(out) + row * columns, is_row ? addend : addend + row * columns, columns * sizeof(T));
-  }
+  const size_t row_bytes = columns * sizeof(T);
+  const auto* from = static_cast<const std::byte*>(inputs[0]);
+  auto* to = static_cast<std::byte*>(out);
+  at::parallel_for(0, rows, static_cast<int64_t>(most_moved_bytes / row_bytes) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      copy_bytes(to + row * row_bytes, is_row ? from : from + row * row_bytes, row_bytes);
+    }
+  });
   multiply<T>(product, inputs[1], inputs[2], 1, out);
 }
 

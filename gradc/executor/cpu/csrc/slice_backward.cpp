@@ -4,6 +4,7 @@
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/numbers.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/WrapDimMinimal.h>
 
@@ -13,6 +14,32 @@
 
 namespace gradc {
 namespace {
+
+constexpr size_t fewest_whole = 256; // bytes of a part: fewer are not worth a call
+
+// Bytes `begin` to `end` of a part: zeros, the block at `start`, zeros.
+void put_bytes(std::byte* out, const std::byte* block, size_t start, size_t size, size_t begin, size_t end) {
+  const size_t first = std::clamp(start, begin, end), last = std::clamp(start + size, begin, end);
+  std::memset(out + begin, 0, first - begin);
+  if (first < last) {
+    copy_bytes(out + first, block + (first - start), last - first);
+  }
+  std::memset(out + last, 0, end - last);
+}
+
+// Where the blocks of a part are one.
+void call_padded_whole(const Payload& payload, void* out, const void* const* inputs) {
+  const auto& padded = payload_as<Padded>(payload);
+  const size_t size = padded.length * padded.bytes;
+  auto* to = static_cast<std::byte*>(out);
+  const auto* from = static_cast<const std::byte*>(inputs[0]);
+  at::parallel_for(0, static_cast<int64_t>(padded.count * padded.part), most_moved_bytes, [&](size_t begin, size_t end) {
+    for (size_t part = begin / padded.part; part * padded.part < end; ++part) {
+      const size_t at = part * padded.part;
+      put_bytes(to + at, from + part * size, padded.start, size, std::max(begin, at) - at, std::min(end, at + padded.part) - at);
+    }
+  });
+}
 
 void call_padded(const Payload& payload, void* out, const void* const* inputs) {
   const auto& padded = payload_as<Padded>(payload);
@@ -45,7 +72,7 @@ Exact find_padded(const Plan& plan, const Step& step) {
   const Meta* gradient = meta_at(plan, step.operands[0]);
   const auto dimension_given = int_at(plan, step.operands[2]);
   if (!result || !gradient || !dimension_given || result->sizes.empty() || gradient->dtype != result->dtype ||
-      !has_plain_strides(*result) || !num_bytes(*result) || !num_bytes(*gradient) || num_bytes(*result) > most_moved_bytes) {
+      !has_plain_strides(*result) || !num_bytes(*result) || !num_bytes(*gradient)) {
     return {};
   }
   const auto dimension = c10::maybe_wrap_dim(*dimension_given, static_cast<int64_t>(result->sizes.size()));
@@ -67,7 +94,11 @@ Exact find_padded(const Plan& plan, const Step& step) {
   if (!padded.is_one && !has_plain_strides(*gradient)) {
     return {};
   }
-  return call_directly(step, &call_padded, padded, slots_at(step, {0}));
+  const bool is_whole = !padded.is_one && (padded.length == 1 || padded.step == padded.bytes);
+  if (!(is_whole && padded.part >= fewest_whole) && num_bytes(*result) > most_moved_bytes) {
+    return {};
+  }
+  return call_directly(step, is_whole ? &call_padded_whole : &call_padded, padded, slots_at(step, {0}));
 }
 
 } // namespace
