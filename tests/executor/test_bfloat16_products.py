@@ -12,14 +12,15 @@ from torch import Tensor
 
 from gradc import executor, native
 from gradc.bits import same_bits
-from tests.executor.agree import capture, check_agree
+from tests.executor.agree import Probe, capture, check_agree
 from tests.executor.test_tiled_products import factors as float32_factors
 from tests.executor.test_tiled_products import threads  # noqa: F401
 from tests.forked import python
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
-SHAPES = list(itertools.product((28, 29, 42, 100, 300), (1, 2, 7, 48, 65, 255, 384, 600, 1030, 2049), (17, 31, 32, 33, 130, 270)))
+INNER = (1, 2, 7, 48, 65, 255, 384, 600, 1030, 2049)
+SHAPES = list(itertools.product((28, 29, 42, 100, 300), INNER, (17, 31, 32, 33, 130, 270)))
 
 
 def factors(rows: int, inner: int, columns: int, layout: str) -> tuple[Tensor, Tensor]:
@@ -109,6 +110,15 @@ def test_settings_that_change_behind_the_first_run() -> None:
     finally:
         torch.set_flush_denormal(False)
     check()
+
+
+def test_asked_under_autocast_and_a_mode() -> None:
+    """What oneDNN makes is asked where neither changes it, and no mode sees that."""
+    x, y = factors(77, 203, 91, "NT")
+    program, seen = capture(torch.mm, [x, y]), []
+    with torch.autocast("cpu", dtype=torch.float16), Probe(seen.append):
+        plan = executor.lower(program)
+    assert same_bits(plan([x, y])[0], torch.mm(x, y)) and not seen
 
 
 TRAINING = """

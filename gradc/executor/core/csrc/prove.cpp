@@ -107,7 +107,7 @@ bool prove(const Claim& claim, const OwnTrial& trial) {
     return *known;
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::python_ks);
+  const c10::impl::ExcludeDispatchKeyGuard nobody_else(c10::python_ks | c10::autocast_dispatch_keyset);
   return store().add(claim, trial());
 }
 

@@ -52,7 +52,7 @@ struct Claim {
 using Trial = std::function<bool(TrialNumbers)>;
 using OwnTrial = std::function<bool()>; // with numbers of its own
 
-// Tries below autograd, and where no mode looks on. What a trial raises goes on to the caller, and proves nothing.
+// Tries below autograd and autocast, and where no mode looks on. What a trial raises goes on to the caller, and proves nothing.
 bool prove(const Claim& claim, const Trial& trial);
 bool prove(const Claim& claim, const OwnTrial& trial);
 

@@ -15,8 +15,6 @@
 #include <chrono>
 #include <functional>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -28,6 +26,7 @@ namespace {
 using c10::ScalarType;
 
 constexpr double least_gain = 1.15; // of a product of some size, so that others gain too
+constexpr int fewest_timed = 8, most_timed = 40;
 constexpr int64_t most_matrix_elements = int64_t{1} << 25; // of a matrix: a trial makes some of that size
 constexpr int64_t fewest_result_rows = 28, fewest_result_columns = 17; // below, tiles are filled in part
 constexpr int64_t corner = 48; // rows and columns of a product of numbers that are seldom met
@@ -56,30 +55,27 @@ at::Tensor of_ours(Bfloat16Product sizes, const at::Tensor& x, const at::Tensor&
 
 // ---- whether it pays
 
-double seconds(const std::function<void()>& run) {
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
+double seconds(const std::function<at::Tensor()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Asked once for each number of threads.
+// Of a product of some size, the best of some in turns: more of them where it does not seem so, since threads that begin, and other
+// processes, take their time.
 bool pays(int num_threads) {
-  static std::mutex mutex;
-  static std::map<int, bool> known;
-  const std::lock_guard lock(mutex);
-  const auto place = known.find(num_threads);
-  if (place != known.end()) {
-    return place->second;
-  }
-  const at::Tensor x = at::ones({256, 512}, ScalarType::BFloat16), y = at::ones({512, 512}, ScalarType::BFloat16);
-  Bfloat16Product sizes;
-  sizes.part = x.size(1);
-  const double ours = seconds([&] { of_ours(sizes, x, y, {}); }), of_onednn = seconds([&] { of_aten(x, y, {}); });
-  return known[num_threads] = ours * least_gain < of_onednn;
+  return prove({"product of bfloat16 is faster in float32", ScalarType::BFloat16, {num_threads}}, OwnTrial([] {
+    const at::Tensor x = at::ones({256, 512}, ScalarType::BFloat16), y = at::ones({512, 512}, ScalarType::BFloat16);
+    Bfloat16Product sizes;
+    sizes.part = x.size(1);
+    double ours = std::numeric_limits<double>::infinity(), of_onednn = ours;
+    const auto is_faster = [&] { return ours * least_gain < of_onednn; };
+    for (int i = 0; i < fewest_timed || (i < most_timed && !is_faster()); ++i) {
+      ours = std::min(ours, seconds([&] { return of_ours(sizes, x, y, {}); }));
+      of_onednn = std::min(of_onednn, seconds([&] { return of_aten(x, y, {}); }));
+    }
+    return is_faster();
+  }));
 }
 
 // ---- what oneDNN does
