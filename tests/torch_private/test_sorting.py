@@ -107,3 +107,45 @@ def test_pythons_error_where_no_order_is(pairs: list) -> None:
     for run in (function, gradc.compile(function)):
         with pytest.raises(TypeError, match="'<' not supported between instances"):
             run(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda x: max({"b": x.sum(), "a": x.mean()}.items())[1],
+        lambda x: min([(2, x), (1, 2 * x)])[1],
+        lambda x: min([(2, x), (1, 2 * x)], key=lambda pair: pair[0])[1],
+        lambda x: max([(1, x), (1, 2 * x)], key=lambda pair: pair[0])[1],  # of equals the first
+        lambda x: max(x[None], x, key=lambda each: each.ndim),
+        lambda x: max([], key=len, default=x),
+        lambda x: x * max([1, 5, 3], key=lambda number: -number),
+        lambda x: x * max((number for number in (1, 5, 3)), key=abs),
+        lambda x: x * len(max({"a": 1, "bb": 4}, key={"a": 1, "bb": 4}.get)),
+        lambda x: x * max(2, 3, key=None),
+    ],
+)
+def test_extremes_by_what_decides(chosen: Callable[[Tensor], Tensor]) -> None:
+    gradc.reset()
+    check(chosen, torch.randn(5))
+
+
+def test_extremes_ask_the_key_item_by_item() -> None:
+    def function(x: Tensor, seen: list) -> Tensor:
+        def numbers():
+            for number in (1, 3, 2):
+                seen.append(("item", number))
+                yield number
+
+        return x * max(numbers(), key=lambda number: seen.append(("key", number)) or -number)
+
+    x, expected, got = torch.randn(3), [], []
+    assert same_bits(gradc.compile(function)(x, got), function(x, expected)) and got == expected
+
+
+@pytest.mark.parametrize("extreme", [min, max])
+def test_extremes_that_tensors_decide_and_of_nothing(extreme: Callable) -> None:
+    x = torch.randn(4)
+    check(lambda x: extreme(x.unbind(0), key=lambda each: each * 2), x, graphs=False)
+    for run in (extreme, gradc.compile(lambda items, key: extreme(items, key=key))):
+        with pytest.raises(ValueError, match="empty"):
+            run([], key=abs)

@@ -1,15 +1,19 @@
-"""Lists of tuples that the first items of the tuples put in order: ``sorted(losses.items())``."""
+"""Tuples that their first items put in order, ``sorted(losses.items())``, and ``min`` and ``max`` by a key."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 
+from gradc.torch_private.dynamo_patches.sums import traced
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 
@@ -20,8 +24,12 @@ def sort_by_what_decides() -> Patch:
     """Compare tuples, and lists, as Python does: up to the first items that differ. What stands behind may be a tensor."""
     return Patch(
         "sort_by_what_decides",
-        "Dynamo sorts constants alone, and ends the graph at tuples of a name and a tensor, whose names decide.",
-        (around(ListVariable, "call_method", _call_method),),
+        "Dynamo sorts constants alone: tuples of a name and a tensor, whose names decide, end the graph; so do min, max by a key.",
+        (
+            around(ListVariable, "call_method", _call_method),
+            around(BuiltinVariable, "_call_min_max_seq", _call_min_max_seq),
+            around(BuiltinVariable, "call_function", _call_function),
+        ),
     )
 
 
@@ -31,6 +39,35 @@ def _call_method(original: Method, self: Any, tx: Any, name: str, args: Sequence
         self.items[:] = items
         return ConstantVariable.create(None)
     return original(self, tx, name, args, kwargs)
+
+
+def _call_min_max_seq(original: Method, self: Any, tx: Any, items: list[VariableTracker]) -> Any:
+    in_order = _sorted(items, reverse=ConstantVariable.create(self.fn is max))
+    return in_order[0] if in_order else original(self, tx, items)
+
+
+def _call_function(original: Method, self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    key = kwargs.get("key")
+    has_key = key is not None and not key.is_constant_none() and kwargs.keys() <= {"key", "default"}
+    if self.fn not in (min, max) or not has_key or not args:
+        return original(self, tx, args, kwargs)
+    is_better = BuiltinVariable(operator.gt if self.fn is max else operator.lt)
+    items = args[0] if len(args) == 1 else TupleVariable([*args])
+    default = [kwargs["default"]] if "default" in kwargs else []
+    return UserFunctionVariable(_best).call_function(tx, [self, is_better, items, key, *default], {})
+
+
+@traced
+def _best(extreme: Any, is_better: Any, items: Any, key: Any, *default: Any) -> Any:
+    best = best_key = None
+    is_first = True
+    for item in items:
+        item_key = key(item)
+        if is_first or is_better(item_key, best_key):
+            best, best_key, is_first = item, item_key, False
+    if is_first:
+        return default[0] if default else extreme(())
+    return best
 
 
 class _Undecided(Exception):

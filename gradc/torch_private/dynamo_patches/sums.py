@@ -63,13 +63,13 @@ def _kinds_of(numbers: VariableTracker) -> set[type]:
     return {item.realize().python_type() for item in items}
 
 
-def _traced(function: Any) -> Any:
+def traced(function: Any) -> Any:
     """The function, as one of no file: those of gradc's files Dynamo leaves alone (``calls.skip_frames_of``)."""
     function.__code__ = function.__code__.replace(co_filename=f"<gradc: {function.__name__}>")
     return function
 
 
-@_traced
+@traced
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     """What Dynamo traces in place of ``sum``: numbers, up to the first item that is none, are a list that Python adds up."""
     if type(start) not in _NUMBERS:
