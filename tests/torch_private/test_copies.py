@@ -100,3 +100,19 @@ def test_what_attributes_tell_is_copied_in_the_graph():
     gradc.reset()
     x = torch.ones(2)
     assert same_bits(gradc.compile(step, fullgraph=True)(x, Plain()), step(x, Plain()))
+
+
+@pytest.mark.parametrize("make", [lambda x: [x, 1], lambda x: {"a": x, "b": 1}], ids=["list", "dict"])
+def test_lists_and_dictionaries_are_copied_in_the_graph(make):
+    """``copy.copy`` calls the class's own method, ``dict.copy``, which ended the graph."""
+
+    def step(x, thing):
+        other, inner = copy.copy(thing), copy.copy(make(x))
+        other.clear()
+        return x.sin() * len(thing), inner, other
+
+    gradc.reset()
+    x, thing = torch.ones(2), make(torch.zeros(2))
+    result, inner, other = gradc.compile(step, fullgraph=True)(x, thing)
+    assert same_bits(result, x.sin() * 2) and len(thing) == len(inner) == 2 and other == type(other)()
+    assert type(inner) is type(thing) and any(each is x for each in (inner.values() if isinstance(inner, dict) else inner))

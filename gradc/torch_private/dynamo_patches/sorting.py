@@ -24,7 +24,7 @@ def sort_by_what_decides() -> Patch:
     """Compare tuples, and lists, as Python does: up to the first items that differ. What stands behind may be a tensor."""
     return Patch(
         "sort_by_what_decides",
-        "Dynamo sorts constants alone: tuples of a name and a tensor, whose names decide, end the graph; so do min, max by a key.",
+        "Dynamo sorts constants alone: tuples of a name and a tensor, where names decide, end the graph; so do keys of min.",
         (
             around(ListVariable, "call_method", _call_method),
             around(BuiltinVariable, "_call_min_max_seq", _call_min_max_seq),
