@@ -29,6 +29,7 @@ constexpr double least_gain = 1.15; // of a product of some size, so that others
 constexpr int fewest_timed = 8, most_timed = 40;
 constexpr int64_t most_matrix_elements = int64_t{1} << 25; // of a matrix: a trial makes some of that size
 constexpr int64_t fewest_result_rows = 28, fewest_result_columns = 17; // below, tiles are filled in part
+constexpr int64_t seen_parts[] = {1024, 768, 512, 384, 256, 128, 64}; // of the inner dimension
 constexpr int64_t corner = 48; // rows and columns of a product of numbers that are seldom met
 constexpr double too_small = 1e-19; // numbers whose products are denormal
 constexpr int64_t sampled_rows = 32; // by which most ways are told apart
@@ -152,14 +153,18 @@ class Asked {
   at::Tensor x_, y_, numbers_added_, result_;
 };
 
-std::vector<Bfloat16Product> bfloat16_ways_for(Bfloat16Product sizes) {
+std::vector<Bfloat16Product> bfloat16_ways_for(const Bfloat16Product& sizes) {
   std::vector<Bfloat16Product> ways;
+  const auto add = [&](bool flushes, int64_t part) {
+    ways.push_back(sizes);
+    ways.back().flushes = flushes;
+    ways.back().part = part;
+  };
   for (const bool flushes : {true, false}) {
-    for (const int64_t part : {sizes.inner, int64_t{1024}, int64_t{768}, int64_t{512}, int64_t{384}, int64_t{256}, int64_t{128}, int64_t{64}}) {
-      if (part <= sizes.inner) {
-        ways.push_back(sizes);
-        ways.back().flushes = flushes;
-        ways.back().part = part;
+    add(flushes, sizes.inner);
+    for (const int64_t part : seen_parts) {
+      if (part < sizes.inner) {
+        add(flushes, part);
       }
     }
   }
