@@ -138,6 +138,7 @@ _ROWS: tuple[Row, ...] = (
         {
             "take_numpy_arguments": "The others see tensors in place of arrays.",
             "guard_where_functions_raise": "What may raise inside of a try is not calculated.",
+            "sort_by_what_decides": "What is left to Python is compared there.",
             "take_changing_floats": "",
             "give_no_notimplemented": "It looks at what Dynamo gives.",
         },
@@ -160,7 +161,12 @@ _ROWS: tuple[Row, ...] = (
     ),
     (
         tuple((kind, "call_function") for kind in FUNCTIONS),
-        {"run_optimizers_eagerly": "", "keep_what_gradc_compiled": "", "copy_objects_as_python_does": ""},
+        {
+            "run_optimizers_eagerly": "",
+            "keep_what_gradc_compiled": "",
+            "copy_objects_as_python_does": "",
+            "keep_what_properties_cache": "",
+        },
     ),
     (
         ((LIST_METHODS, "call_method"),),
@@ -168,7 +174,12 @@ _ROWS: tuple[Row, ...] = (
     ),
     (
         ((SkipFunctionVariable, "call_function"),),
-        {"run_optimizers_eagerly": "", "check_values_of_distributions": "", "answer_as_in_eager": ""},
+        {
+            "run_optimizers_eagerly": "",
+            "check_values_of_distributions": "",
+            "answer_as_in_eager": "",
+            "copy_objects_as_python_does": "",
+        },
     ),
     (
         ((tensor.TensorVariable, "call_method"),),

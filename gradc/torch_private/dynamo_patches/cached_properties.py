@@ -8,6 +8,7 @@ from typing import Any
 
 from torch._dynamo.variables.functions import UserFunctionVariable
 
+from gradc.torch_private.dynamo_names import FUNCTIONS
 from gradc.torch_private.dynamo_patches.sums import traced
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
@@ -20,7 +21,7 @@ def keep_what_properties_cache() -> Patch:
     return Patch(
         "keep_what_properties_cache",
         "Dynamo enters no lock, so on Python 3.11 the first lookup of a cached property ended the graph.",
-        (around(UserFunctionVariable, "call_function", _call),) if sys.version_info < (3, 12) else (),
+        tuple(around(kind, "call_function", _call) for kind in FUNCTIONS if sys.version_info < (3, 12)),
     )
 
 
