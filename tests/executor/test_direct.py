@@ -239,6 +239,30 @@ def test_padded_gradients(name, dtype):
         check_agree(PADDED[name], [each])
 
 
+LARGE = [  # sizes, dimension, start, end, step
+    ([4, 256, 700], 1, 0, 255, 1),
+    ([4, 256, 700], 1, 7, 250, 1),
+    ([3000, 70], 1, 20, 70, 1),
+    ([700, 300], 0, 250, 251, 1),
+    ([2, 90000], 1, 89999, 90000, 1),
+    ([2, 90001], 1, 1, 3, 1),
+    ([600, 400], 1, 1, 400, 3),
+    ([100000, 3], 1, 1, 2, 1),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_large_padded_gradients_by_all_threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for sizes, *slice_of in LARGE:
+            gradient = torch.randn(sizes)[tuple(slice(*slice_of[1:]) if i == slice_of[0] else slice(None) for i in range(len(sizes)))]
+            check_agree(lambda g, sizes=sizes, slice_of=slice_of: aten.slice_backward(g, sizes, *slice_of), [gradient.contiguous()])
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_padded_gradients_make_no_tensors():
     inputs = [torch.randn(6, 5)]
     assert all(executor.lower(capture(function, inputs)).num_direct for function in PADDED.values())
