@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.variables import builder
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -28,6 +29,8 @@ def warn_at_each_call() -> Patch:
 
 
 def _fake_value(original: Method, node: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    if node.target is torch.stft and torch.is_warn_always_enabled() and _has_no_window(*node.args, **node.kwargs):
+        _end_graph("call that warns", "torch's function for fake tensors says nothing of a window that is missing.")
     run = functools.partial(original, node, tx, *args, **kwargs)
     try:
         result, warned = _recorded(run)
@@ -40,6 +43,10 @@ def _fake_value(original: Method, node: Any, tx: Any, *args: Any, **kwargs: Any)
         _end_graph("call that warns", warned[0].message)
     warn_again(warned)
     return result
+
+
+def _has_no_window(*args: Any, **kwargs: Any) -> bool:
+    return (args[4] if len(args) > 4 else kwargs.get("window")) is None
 
 
 def _binding(original: Method, self: Any, parent: Any, *args: Any, **kwargs: Any) -> Any:
