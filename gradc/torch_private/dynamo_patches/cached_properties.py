@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -21,7 +20,7 @@ def keep_what_properties_cache() -> Patch:
     return Patch(
         "keep_what_properties_cache",
         "Dynamo enters no lock, so on Python 3.11 the first lookup of a cached property ended the graph.",
-        tuple(around(kind, "call_function", _call) for kind in FUNCTIONS if sys.version_info < (3, 12)),
+        tuple(around(kind, "call_function", _call) for kind in FUNCTIONS),
     )
 
 

@@ -48,8 +48,7 @@ def _call_min_max_seq(original: Method, self: Any, tx: Any, items: list[Variable
 
 def _call_function(original: Method, self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     key = kwargs.get("key")
-    has_key = key is not None and not key.is_constant_none() and kwargs.keys() <= {"key", "default"}
-    if self.fn not in (min, max) or not has_key or not args:
+    if self.fn not in (min, max) or not args or key is None or key.is_constant_none() or kwargs.keys() - {"key", "default"}:
         return original(self, tx, args, kwargs)
     is_better = BuiltinVariable(operator.gt if self.fn is max else operator.lt)
     items = args[0] if len(args) == 1 else TupleVariable([*args])
