@@ -13,6 +13,11 @@ from gradc.bits import same_bits
 Function = Callable[..., Tensor]
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    gradc.reset()
+
+
 def added(pairs) -> Tensor:
     """In their order, which rounding shows."""
     total = pairs[0][-1] * 3
@@ -125,7 +130,6 @@ def test_pythons_error_where_no_order_is(pairs: list) -> None:
     ],
 )
 def test_extremes_by_what_decides(chosen: Callable[[Tensor], Tensor]) -> None:
-    gradc.reset()
     check(chosen, torch.randn(5))
 
 
