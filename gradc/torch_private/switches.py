@@ -51,7 +51,7 @@ _SWITCHES: Mapping[str, Callable[[], tuple[Any, ...]]] = {
 def guard_switches(graph: torch.fx.GraphModule) -> None:
     """Dynamo compiles again where a switch stands otherwise than now that a call of ``graph`` goes by."""
     for read in {switch for name in _names(graph) if (switch := _SWITCHES.get(name)) is not None}:
-        install_guard(GlobalStateSource().make_guard(_standing_at(read, read())))
+        install_guard(standing_at(read.__name__.strip("_"), read))
 
 
 def _names(graph: torch.fx.GraphModule) -> Iterator[str]:
@@ -68,9 +68,12 @@ def _name(target: Any) -> str:
     return str(name).rpartition("::")[2]
 
 
-def _standing_at(read: Callable[[], tuple[Any, ...]], now: tuple[Any, ...]) -> Callable[[Any, Guard], None]:
+def standing_at(what: str, read: Callable[[], Any]) -> Guard:
+    """The guard that what is read stays what it is now."""
+    now = read()
+
     def add(builder: Any, guard: Guard) -> None:
-        words = [f"{read.__name__.strip('_')} as when it was traced: {now}"]
+        words = [f"{what} as when it was traced: {now}"]
         builder.guard_manager.root.add_lambda_guard(lambda _: read() == now, words, guard.user_stack)
 
-    return add
+    return GlobalStateSource().make_guard(add)

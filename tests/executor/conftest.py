@@ -1,4 +1,6 @@
-"""A custom op whose kernel a test writes in Python."""
+"""A custom op whose kernel a test writes in Python; tests that run with one thread, and with two."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,3 +14,11 @@ def python_op():
     library.impl("call", lambda x: body["call"](x), "CompositeExplicitAutograd")
     yield body
     library._destroy()
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)

@@ -14,7 +14,6 @@ from gradc import executor, native
 from gradc.bits import same_bits
 from tests.executor.agree import Probe, capture, check_agree
 from tests.executor.test_tiled_products import factors as float32_factors
-from tests.executor.test_tiled_products import threads  # noqa: F401
 from tests.forked import python
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
@@ -36,7 +35,7 @@ def check_products(x: Tensor, y: Tensor) -> None:
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-def test_all_shapes(layout: str, threads: int) -> None:  # noqa: F811
+def test_all_shapes(layout: str, threads: int) -> None:
     for shape in SHAPES[threads - 1 :: 7]:
         check_products(*factors(*shape, layout))
 
@@ -77,7 +76,7 @@ def test_gaps_between_rows_and_other_layouts() -> None:
     check_products(wide[:1].expand(30, 90), tall)
 
 
-def test_large_products(threads: int) -> None:  # noqa: F811
+def test_large_products(threads: int) -> None:
     for shape in [(1024, 384, 1536), (300, 3000, 200), (2000, 100, 700)]:
         for layout in ("NN", "NT", "TN"):
             check_agree(torch.mm, [*factors(*shape, layout)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,14 +16,6 @@ ROWS = (1, 2, 5, 6, 7, 12, 13, 32, 100)
 INNER = (1, 2, 7, 16, 64, 192, 193, 195, 250, 256, 383, 384, 400, 600)
 COLUMNS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33, 47, 64, 65, 96, 128)
 SHAPES = list(itertools.product(ROWS, INNER, COLUMNS))
-
-
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def factors(rows: int, inner: int, columns: int, layout: str) -> tuple[Tensor, Tensor]:

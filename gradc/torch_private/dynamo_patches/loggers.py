@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.misc import LoggingLoggerVariable
 
 from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.switches import standing_at
 from gradc.torch_private.weaver import around
 
 _QUESTIONS = "gradc_loggers"
@@ -55,25 +55,13 @@ def _is_loggings(logger: logging.Logger, name: str) -> bool:
 
 
 def _guard(output: Any, logger: logging.Logger, name: str, level: int) -> None:
+    """Once for each question in a graph. None is the answer of a logger whose method is another by now."""
+
+    def is_enabled() -> bool | None:
+        return logger.isEnabledFor(level) if _is_loggings(logger, name) else None
+
     guards = vars(output).setdefault(_QUESTIONS, {})
     key = id(logger), name, level
     if key not in guards:
-        guards[key] = GlobalStateSource().make_guard(_Answer(logger, name, level).guard)
+        guards[key] = standing_at(f"logger {logger.name!r} is enabled for {logging.getLevelName(level)}", is_enabled)
     output.guards.add(guards[key])
-
-
-class _Answer:
-    """Whether a logger passes a message of the level on."""
-
-    def __init__(self, logger: logging.Logger, name: str, level: int) -> None:
-        self._logger, self._name, self._level = logger, name, level
-        self._is_enabled = logger.isEnabledFor(level)
-
-    def guard(self, builder: Any, guard: Any) -> None:
-        """Add the guard: Dynamo calls this when all is traced."""
-        answer = "enabled" if self._is_enabled else "not enabled"
-        text = f"logger {self._logger.name!r} is {answer} for {logging.getLevelName(self._level)}"
-        builder.guard_manager.root.add_lambda_guard(self._holds, [text], guard.user_stack)
-
-    def _holds(self, _: Any) -> bool:
-        return _is_loggings(self._logger, self._name) and self._logger.isEnabledFor(self._level) is self._is_enabled

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch._dynamo.guards import install_guard
-from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-from torch._guards import Guard
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.fakes import has_symbolic_sizes
 from gradc.torch_private.patches import Patch
+from gradc.torch_private.switches import standing_at
 from gradc.torch_private.weaver import instead
 
 _RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -42,17 +41,10 @@ def trace_short_recurrences() -> Patch:
 def _call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
     """None: the call goes into the graph."""
     if self.value is torch.lstm:
-        install_guard(GlobalStateSource().make_guard(_same_kernels))
+        install_guard(standing_at("torch.backends.mkldnn.enabled", torch._C._get_mkldnn_enabled))
     if reason := _reason_to_end(self.value, args):
         explanation = f"gradc leaves a call of {self.value.__name__} to torch's own loop: {reason}."
         end_graph(reason, explanation, self.value.__name__)
-
-
-def _same_kernels(builder: Any, guard: Guard) -> None:
-    """Guard whether an LSTM may use the kernels of oneDNN."""
-    is_enabled = torch._C._get_mkldnn_enabled()
-    words = [f"torch.backends.mkldnn.flags(enabled={is_enabled})"]
-    builder.guard_manager.root.add_lambda_guard(lambda _: torch._C._get_mkldnn_enabled() == is_enabled, words, guard.user_stack)
 
 
 def _reason_to_end(op: Any, args: Sequence[Any]) -> str:
