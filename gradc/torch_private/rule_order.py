@@ -66,6 +66,7 @@ _ROWS: tuple[Row, ...] = (
             "leave_broken_autocast_blocks_to_python": "It gives up the function before a loss is joined.",
             "join_losses": "The loss is marked before the graph is compiled.",
             "clear_behind_graphs": "",
+            "set_context_variables_for_the_graph": "",
         },
     ),
     (
@@ -110,6 +111,10 @@ _ROWS: tuple[Row, ...] = (
             "find_modules_that_have_the_name": "It guards the name where the variable is the one that the other found.",
             "write_into_modules_by_all_names": "",
         },
+    ),
+    (
+        ((symbolic_convert.InstructionTranslatorBase.dispatch_table, dis.opmap["UNARY_NOT"]),),
+        {"resume_behind_operators": "It goes on behind whatever ends the graph.", "ask_values_of_arguments": ""},
     ),
     (
         ((utils, "run_node"),),

@@ -20,6 +20,8 @@ PROBES: dict[str, str] = {
     "copy_objects_as_python_does": _OWN.format("copies", "copies_hold_what_python_copies"),
     "keep_what_properties_cache": _OWN.format("cached_properties", "of_an_object_made_inside"),
     "pass_over_what_is_not_logged": _OWN.format("loggers", "logging_that_is_disabled_as_a_whole"),
+    "set_context_variables_for_the_graph": _OWN.format("context_variables", "set_and_reset_as_transformers_do"),
+    "ask_values_of_arguments": _OWN.format("asked_values", "one_graph"),
     "sort_by_what_decides": _OWN.format("sorting", "first_items_decide"),
     "give_what_generators_return": _OWN.format("delegation", "what_it_returns"),
     "make_tensors_of_deques": _OWN.format("deques", "one_graph"),

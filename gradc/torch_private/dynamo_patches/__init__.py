@@ -5,6 +5,7 @@ above are made in ``frontend.patches``; ``patches`` makes the others.
 """
 
 from gradc.torch_private.dynamo_patches import (
+    asked_values,
     abstract_classes,
     attribute_dict_aliasing,
     attributes,
@@ -17,6 +18,7 @@ from gradc.torch_private.dynamo_patches import (
     changing_integers,
     compiling_flags,
     constructors,
+    context_variables,
     copies,
     counts,
     delegation,
@@ -152,6 +154,8 @@ def patches() -> tuple[Patch, ...]:
         sorting.sort_by_what_decides(),
         cached_properties.keep_what_properties_cache(),
         loggers.pass_over_what_is_not_logged(),
+        context_variables.set_context_variables_for_the_graph(),
+        asked_values.ask_values_of_arguments(),
         sums.add_up_as_python_does(),
         tensor_state.read_from_the_tensor(),
         distinctness_guards.guard_what_is_told_apart(),
