@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import gradc
 from tests.oracle import check, leaf
 from tests.torch_private.test_attribute_dict_aliasing import OF_SHIFT, compare, shift
 
@@ -178,3 +179,38 @@ def test_an_attribute_of_a_function_of_torch() -> None:
         return seen
 
     check(step, leaf(3))
+
+
+class Stepped(nn.Module):
+    """As lightning asks a training step for its signature."""
+
+    def __init__(self, compile: Any) -> None:
+        super().__init__()
+        self.step = compile(self.step)  # type: ignore[assignment,method-assign]
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        step: Any = self.step
+        named = step.__name__, step.__doc__, hasattr(step, "rate"), getattr(step, "rate", 7), hasattr(step, "other")
+        step = step.__wrapped__ if hasattr(step, "__wrapped__") else step
+        try:
+            return x * step.other, named
+        except AttributeError:
+            return x * 2, named, step.__name__
+
+
+def test_a_compiled_method_is_asked_for_what_is_its_own() -> None:
+    gradc.reset()
+
+    def step(compile: Any, x: torch.Tensor) -> Any:
+        module = Stepped(gradc.compile)
+        run, seen = compile(module), []
+        for rate in (2, 3, 3):
+            seen.append(run(x))
+            module.step.rate = rate  # type: ignore[attr-defined]
+        return seen
+
+    check(step, leaf(3))
+    assert not gradc.counters["fallbacks"] and not gradc.counters["uncompiled"]

@@ -5,8 +5,8 @@ above are made in ``frontend.patches``; ``patches`` makes the others.
 """
 
 from gradc.torch_private.dynamo_patches import (
-    asked_values,
     abstract_classes,
+    asked_values,
     attribute_dict_aliasing,
     attributes,
     autocast_blocks,

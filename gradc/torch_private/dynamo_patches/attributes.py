@@ -14,8 +14,9 @@ import types
 from collections import OrderedDict
 from typing import Any
 
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import Unsupported, raise_observed_exception
 from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
@@ -72,6 +73,7 @@ def ask_for_attributes_as_python_does() -> Patch:
             after(VariableBuilder, "_wrap", _wrap),
             around(MemberDescriptorVariable, "tp_descr_get_impl", _slot),
             before(ConstDictVariable, "reconstruct", _reconstruct),
+            *(around(kind, GETATTR, _of_wrapper) for kind in CACHES),
         ),
     )
 
@@ -162,6 +164,15 @@ def _slot(original: Method, self: Any, tx: Any, obj: Any, *args: Any, **kwargs: 
     if effects.has_pending_mutation_of_attr(obj, name):
         return effects.load_attr(obj, name)
     return original(self, tx, obj, *args, **kwargs)
+
+
+def _of_wrapper(original: Method, self: Any, tx: Any, name: str) -> Any:
+    """A function around another, as of ``gradc.compile``, has attributes of its own; Dynamo asks the one inside."""
+    if not self.source or not isinstance(self.wrapper_obj, types.FunctionType) or name == self.attr_to_trace:
+        return original(self, tx, name)
+    if not _wrapper(original, self, tx, name).as_python_constant():
+        raise_observed_exception(AttributeError, tx, args=[f"'function' object has no attribute '{name}'"])
+    return VariableTracker.build(tx, getattr(self.wrapper_obj, name), AttrSource(self.source, name))
 
 
 def _value_of(item: Any) -> Any:
