@@ -144,6 +144,7 @@ _ROWS: tuple[Row, ...] = (
             "take_numpy_arguments": "The others see tensors in place of arrays.",
             "guard_where_functions_raise": "What may raise inside of a try is not calculated.",
             "sort_by_what_decides": "What is left to Python is compared there.",
+            "keep_the_order_of_sets": "",
             "take_changing_floats": "",
             "give_no_notimplemented": "It looks at what Dynamo gives.",
         },

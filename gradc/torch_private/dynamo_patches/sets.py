@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.variables.base import ValueMutationExisting
+from torch._dynamo.variables.base import ValueMutationExisting, VariableTracker
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.sets import FrozensetVariable, SetVariable
 
@@ -18,6 +20,7 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, before
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # no result hangs on the order in which torch's code lists a set
+_WITHOUT_ORDER = (sorted, min, max, sum)
 _WHY = "The order of a set depends on hashes, and on what it held before."
 
 
@@ -38,6 +41,7 @@ def keep_the_order_of_sets() -> Patch:
             before(SideEffects, "mutation", _mutation),
             before(SetVariable, "reconstruct", _reconstruct),
             before(FrozensetVariable, "reconstruct", _reconstruct),
+            around(BuiltinVariable, "call_function", _call),
         ),
     )
 
@@ -55,6 +59,31 @@ def _method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: 
     if listed is not None and _has_order_of_its_own(listed.realize(), tx):
         end_graph("order of a set", _WHY, skip_frame=True)
     return original(self, tx, name, args, kwargs)
+
+
+def _call(original: Method, self: Any, tx: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``sorted(set(names))`` and the like: whatever the order is, the result is the same."""
+    given = args[0].realize() if self.fn in _WITHOUT_ORDER and len(args) == 1 else None
+    if given is None or type(given) not in (SetVariable, FrozensetVariable) or given.source:
+        return original(self, tx, args, kwargs)
+    if (result := _result(self.fn, given, kwargs)) is not None:
+        return VariableTracker.build(tx, result)
+    if self.fn is sum:
+        _listing(given, tx)
+    return original(self, tx, args, kwargs)
+
+
+def _result(function: Any, given: Any, kwargs: Mapping[str, Any]) -> Any:
+    """None where the order may show, and where Python raises."""
+    if kwargs.keys() - {"reverse"} or not all(each.is_python_constant() for each in (given, *kwargs.values())):
+        return None
+    values = given.as_python_constant()
+    if not values or not {*map(type, values)} <= {int, str, bytes}:
+        return None
+    try:
+        return function(values, **{name: each.as_python_constant() for name, each in kwargs.items()})
+    except TypeError:
+        return None
 
 
 def _mutation(self: Any, var: Any) -> None:
