@@ -1,6 +1,6 @@
 """``contextvars.ContextVar``: one that is set and reset again between two ends of a graph, and one that is read.
 
-What is set while a graph is traced is known to the graph alone, until it is reset. If the graph ends before, it ends there.
+What is set while a graph is traced, that graph alone knows, until it is reset. If the graph ends before, it ends at ``set``.
 """
 
 from __future__ import annotations

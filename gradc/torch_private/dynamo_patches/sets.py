@@ -20,7 +20,7 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, before
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")  # no result hangs on the order in which torch's code lists a set
-_WITHOUT_ORDER = (sorted, min, max, sum)
+_WITHOUT_ORDER = (sorted, min, max)
 _WHY = "The order of a set depends on hashes, and on what it held before."
 
 
@@ -46,6 +46,13 @@ def keep_the_order_of_sets() -> Patch:
     )
 
 
+def end_where_order_counts(numbers: VariableTracker, tx: Any) -> None:
+    """Where they are added up: whole numbers alone have one sum."""
+    items = numbers.realize()
+    if _has_order_of_its_own(items, tx) and any(not issubclass(each.vt.python_type(), int) for each in items.items):
+        end_graph("order of a set", _WHY, skip_frame=True)
+
+
 def _listing(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
     if tx is not None and _has_order_of_its_own(self, tx):
         end_graph("order of a set", _WHY, skip_frame=True)
@@ -68,8 +75,6 @@ def _call(original: Method, self: Any, tx: Any, args: Sequence[Any], kwargs: Map
         return original(self, tx, args, kwargs)
     if (result := _result(self.fn, given, kwargs)) is not None:
         return VariableTracker.build(tx, result)
-    if self.fn is sum:
-        _listing(given, tx)
     return original(self, tx, args, kwargs)
 
 

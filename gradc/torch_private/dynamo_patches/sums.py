@@ -18,6 +18,7 @@ from torch._dynamo.variables.functions import PolyfilledFunctionVariable, UserFu
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.sets import end_where_order_counts
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 
@@ -39,6 +40,7 @@ def _call(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         end_graph("count of tensors", "Python looks at the values.")
     if self.fn is not builtins.sum or not args:
         return original(self, tx, args, kwargs)
+    end_where_order_counts(args[0], tx)
     start = args[1] if len(args) > 1 else kwargs.get("start")
     if start is not None and issubclass(start.python_type(), (str, bytes, bytearray)):
         end_graph("sum of strings", "Python raises.")
