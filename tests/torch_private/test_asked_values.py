@@ -125,3 +125,18 @@ def test_a_buffer_that_a_batch_norm_writes():
             return chosen((self.norm.running_mean == 0).all(), x)
 
     check(Module, HOLES, HOLES, ONES, make=True, graphs=False)
+
+
+def test_a_transformer_encoder_asks_whether_its_mask_is_causal():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, x, mask):
+            return self.encoder(torch.outer(x, torch.arange(4.0)), mask=mask)
+
+    causal = nn.Transformer.generate_square_subsequent_mask(3)
+    check(Model, causal, causal, torch.zeros(3, 3), causal.T, causal, make=True)

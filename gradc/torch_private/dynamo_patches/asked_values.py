@@ -27,7 +27,8 @@ _MOST_CALLS, _MOST_ELEMENTS = 8, 2**20
 _EXACT = {
     *("all", "any", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "abs", "bool", "int", "long", "to"),
     *("logical_not", "logical_and", "logical_or", "clone", "detach", "contiguous"),
-    *("view", "reshape", "flatten", "squeeze", "unsqueeze", "numel", "size", "getitem", "ones_like", "zeros_like", "full_like"),
+    *("view", "reshape", "flatten", "squeeze", "unsqueeze", "numel", "size", "getitem", "triu", "tril"),
+    *("ones_like", "zeros_like", "full_like"),
 }
 _OF_INTEGERS = {"sum", "max", "min", "and_", "or_", "invert"}  # of floats the order counts, or autocast
 _FUNCTIONS = {

@@ -48,7 +48,7 @@ def keep_the_order_of_sets() -> Patch:
 
 def end_where_order_counts(numbers: VariableTracker, tx: Any) -> None:
     """Where they are added up: whole numbers alone have one sum."""
-    items = numbers.realize()
+    items: Any = numbers.realize()
     if _has_order_of_its_own(items, tx) and any(not issubclass(each.vt.python_type(), int) for each in items.items):
         end_graph("order of a set", _WHY, skip_frame=True)
 
