@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,12 +102,12 @@ class Initialised(nn.Module):
         self.register_buffer("number", torch.tensor(0))
 
     def forward(self, x, mask):
-        if not self.done:
+        is_first = self.number == 0
+        if not self.done and is_first:
             with torch.no_grad():
                 self.scale.mul_(x.std())
                 self.done.fill_(True)
-        if self.number == 0:
-            self.number += 1
+                self.number += 1
         return x * self.scale
 
 
@@ -140,3 +141,47 @@ def test_a_transformer_encoder_asks_whether_its_mask_is_causal():
 
     causal = nn.Transformer.generate_square_subsequent_mask(3)
     check(Model, causal, causal, torch.zeros(3, 3), causal.T, causal, make=True)
+
+
+ALIASES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "a view": lambda: (given := torch.ones(4), given[:2]),
+    "its base": lambda: ((base := torch.ones(4))[:2], base),
+    "of one base": lambda: ((base := torch.ones(4))[:3], base[1:]),
+    "its data": lambda: (given := torch.ones(4), given.data),
+    "itself": lambda: (given := torch.ones(4), given),
+    "of one array": lambda: (torch.from_numpy(array := numpy.ones(4)), torch.from_numpy(array[1:])),
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda other: other.zero_(),
+        lambda other: other.data[:1].fill_(0),
+        lambda other: torch._foreach_zero_([other]),
+        lambda other: torch.mul(other, 0, out=other),
+        lambda other: nn.functional.dropout(other, 1.0, True, True),
+    ],
+)
+def test_written_into_by_another_argument(write, is_first, alias):
+    """Which shares its memory, from the first call on or since a later one."""
+
+    def function(mask, other):
+        write(other)
+        return chosen(mask.all(), mask) + 5
+
+    compiled = gradc.compile(function)
+    if not is_first:
+        compiled(torch.ones(4), torch.ones(4)), compiled(torch.zeros(4), torch.ones(4))
+    given, expected = ALIASES[alias](), ALIASES[alias]()
+    assert same_bits(compiled(*given), function(*expected)) and same_bits(given, expected)
+
+
+def test_a_tensor_without_values():
+    def function(x, mask):
+        return chosen(mask.all(), x)
+
+    with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
+        gradc.compile(function)(torch.ones(3), torch.ones(3, device="meta"))

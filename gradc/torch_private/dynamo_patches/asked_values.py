@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dis
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,10 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.fx import Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
+from gradc.torch_private.autograd import storage_key
+from gradc.torch_private.dynamo_patches.inplace_on_inputs import may_write
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
@@ -34,6 +37,7 @@ _OF_INTEGERS = {"sum", "max", "min", "and_", "or_", "invert"}  # of floats the o
 _FUNCTIONS = {
     getattr(home, name) for home in (operator, torch) for name in _EXACT | _OF_INTEGERS if callable(getattr(home, name, None))
 }
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
 _JUMPS = [name for name in dis.opmap if "JUMP" in name and name.endswith(("_IF_TRUE", "_IF_FALSE", "_OR_POP"))]
 _ASK = [*_JUMPS, *(name for name in ("UNARY_NOT", "TO_BOOL") if name in dis.opmap)]  # for the truth of what is on the stack
 
@@ -140,7 +144,10 @@ def _answer(tx: Any, value: TensorVariable) -> bool | None:
     question, given = _Question(argument.name, sizes, made, calls), argument.meta["grapharg"]
     key = f"{given.source.name}: {question}"
     if key not in known:
-        known[key] = question.ask(given.example)
+        try:
+            known[key] = question.ask(given.example)
+        except _FAILURES:  # as in eager, or of no values, as on the meta device
+            return None
         output.guards.add(given.source.make_guard(_guard(question, known[key])))
     return known[key]
 
@@ -149,7 +156,7 @@ def _guard(question: _Question, answer: bool) -> Callable[[Any, Any], None]:
     def holds(tensor: torch.Tensor) -> bool:
         try:
             return question.ask(tensor) is answer
-        except (RuntimeError, TypeError, ValueError):  # of another shape or type
+        except _FAILURES:  # of another shape or type
             return False
 
     def add(builder: Any, guard: Any) -> None:
@@ -244,11 +251,20 @@ def _name(call: Node) -> str:
 
 
 def _may_be_written(needed: Sequence[Node]) -> bool:
-    """Before the question. Fake tensors count what is written into them, but by batch norms and by ops that are not torch's."""
-    is_told = any(getattr(each.meta["example_value"], "_version", 0) > 0 for each in needed)
-    return is_told or any(map(_may_write_untold, needed[0].graph.nodes))
+    """Before the question: memory of what it is made of. Arguments that are apart now may share theirs at another call."""
+    nodes = needed[0].graph.nodes
+    is_of_argument = any(each.op == "placeholder" for each in needed)
+    asked = {key for each in nodes if each in needed or (is_of_argument and each.op == "placeholder") for key in _memory(each)}
+    return any(not asked.isdisjoint(_memory(value)) for node in filter(_may_write, nodes) for value in node.all_input_nodes)
 
 
-def _may_write_untold(call: Node) -> bool:
-    is_others = isinstance(call.target, torch._ops.OperatorBase | torch._ops.OpOverloadPacket)
-    return call.op == "call_module" or is_others or _name(call) in ("batch_norm", "instance_norm")
+def _may_write(node: Node) -> bool:
+    """Or is no one's of torch's, who may do anything."""
+    is_others = isinstance(node.target, torch._ops.OperatorBase | torch._ops.OpOverloadPacket)
+    return node.op == "call_module" or is_others or _name(node) in ("batch_norm", "instance_norm") or may_write(node)
+
+
+def _memory(node: Node) -> Iterator[Hashable]:
+    for value in pytree.tree_leaves(node.meta.get("example_value")):
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            yield storage_key(value)

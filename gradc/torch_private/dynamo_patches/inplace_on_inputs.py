@@ -14,6 +14,7 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 
 _WRITERS = {operator.setitem, *(getattr(operator, name) for name in operator.__all__ if name.startswith("i"))}
+_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}  # which have their names for that
 _Histories = list[tuple[torch.Tensor, bool, Any]]
 
 
@@ -30,7 +31,7 @@ def break_graph_where_arguments_are_written() -> Patch:
 
 
 def _run_node(original: Method, tracer: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _may_write(node) or not torch.is_grad_enabled() or not _may_break(tracer):
+    if not may_write(node) or not torch.is_grad_enabled() or not _may_break(tracer):
         return original(tracer, node, *args, **kwargs)
     before = _histories(tracer)
     result = original(tracer, node, *args, **kwargs)
@@ -46,9 +47,11 @@ def _may_break(tracer: Any) -> bool:
     return root is not None and not root.one_graph
 
 
-def _may_write(node: Any) -> bool:
+def may_write(node: Any) -> bool:
     """By its name, or by what it is told. What writes without telling so, a batch norm, records no gradients of it."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.target in _KEYWORDS:
+        return False
     is_named_so = node.target in _WRITERS or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
     is_told_so = "out" in node.kwargs or any(value is True for value in (*node.args, *node.kwargs.values()))
     return node.op in ("call_function", "call_method") and (is_named_so or is_told_so)
