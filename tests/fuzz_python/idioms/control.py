@@ -79,6 +79,27 @@ $new = $t + (value$u if value$u > $f else $f)
 ## bool of a tensor
 $keep = bool(($t > 0).any())
 
+## branch on what is looked for
+if $t.isnan().any() or not ($t == $t).all():
+    $var = $t + 1
+$keep = (($t > -50).all().item(), bool($t.abs().max() >= 0))
+
+## branch on a buffer that counts
+if $s.total <= $n:
+    $s.total += 1
+    $var = $t * 2
+$keep = bool($s.total > 1)
+
+## branch on a mask that is made inside
+mask$u = torch.ones_like($t, dtype=torch.long)
+if $b:
+    mask$u.view(-1)[:1] = 0
+$new = $t * 2 if mask$u.sum() == mask$u.numel() else $t
+
+## branch behind a write
+$s.total.data.fill_($n % 2)
+$new = $t * 3 if $s.total.bool() else $t
+
 ## try that catches
 try:
     if $b:
