@@ -109,15 +109,37 @@ def _reading(segment: Segment, found: dict[tuple[Node, int], torch.Tensor | None
 
 @contextlib.contextmanager
 def _staying_inside(tape: Tape, segment: Segment, targets: list[Edge], silent: list[Edge]) -> Iterator[None]:
-    """While inside, nodes beyond the exits do nothing, though the engine visits them, and those of ``silent`` get nothing."""
+    """While inside, nodes beyond the exits do nothing, though the engine visits them, and those of ``silent`` get nothing.
+
+    It visits those on a way to a target, as to a weight that is used before, too. That of attention makes gradients of nothing.
+    """
     inside = set(segment.nodes)
-    beyond = {node for node, _ in targets if node not in inside and node not in LEAVES}
+    beyond = _leading_to({node for node, _ in targets}, {node for node, _ in targets if node not in inside})
     with contextlib.ExitStack() as stack:
         for node in beyond | {node for node, _ in silent}:
             stack.callback(node.register_prehook(_undefine).remove)
         for node in segment.python_behind if tape.has_custom_ops else ():
             stack.enter_context(_silenced(node))
         yield
+
+
+def _leading_to(targets: set[Node], starts: set[Node]) -> set[Node]:
+    """The nodes that are ``starts``, or behind them, and before a target; no leaves."""
+    behind: dict[Node, list[Node]] = {}
+    waiting = [*starts]
+    while waiting:
+        node = waiting.pop()
+        for following, _ in node.next_functions if node not in LEAVES else ():
+            if following is not None:
+                waiting += [] if following in behind else [following]
+                behind.setdefault(following, []).append(node)
+    leading, waiting = set[Node](), [*targets]
+    while waiting:
+        for node in behind.get(waiting.pop(), ()):
+            if node not in leading:
+                leading.add(node)
+                waiting.append(node)
+    return (leading | starts) - {node for node in leading | starts if node in LEAVES}
 
 
 @contextlib.contextmanager
