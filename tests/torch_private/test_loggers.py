@@ -1,5 +1,6 @@
 """Messages below a logger's level in compiled code: no graph break, until somebody wants them."""
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 
@@ -129,3 +130,30 @@ def test_wrong_arguments_raise_as_in_python() -> None:
     for run in (function, gradc.compile(function)):
         with pytest.raises(TypeError, match=r"debug\(\) missing 1 required positional argument"):
             run(torch.ones(2))
+
+
+@functools.lru_cache(None)
+def warn_once(self, *args) -> None:
+    self.warning(*args)
+
+
+def test_a_message_that_is_said_once(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers gives it to all loggers."""
+    monkeypatch.setattr(logging.Logger, "warn_once", warn_once, raising=False)
+
+    def function(x: Tensor, name: str) -> Tensor:
+        logger.warn_once(f"no {name}")  # type: ignore[attr-defined]
+        return x.sin()
+
+    compiled, x, said = gradc.compile(function), torch.randn(3), []
+    for run in (function, compiled):
+        warn_once.cache_clear()
+        for name in ("loss", "loss", "mask", "loss"):
+            assert same_bits(run(x, name), x.sin())
+        warn_once.cache_clear()
+        run(x, "loss")
+        said.append((kept.texts[:], warn_once.cache_info()))
+        kept.texts.clear()
+    assert said[0] == said[1]
+    assert said[0][0] == ["no loss", "no mask", "no loss"]
+    assert not gradc.counters["uncompiled"]

@@ -1,6 +1,7 @@
 """Functions in a ``functools.lru_cache``: what the cache has is taken while tracing, as long as it has that.
 
     answer_from_caches:   () -> Patch
+    is_said_once:         (tx, function, arguments) -> whether a call that returns nothing needs no graph break
     held_back, ask, look: the guards of a graph's caches, which are added behind all others
 
 Such a function gives one object to all who call it; inside it may read and write what it likes. gradc calls it while tracing
@@ -138,6 +139,20 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
     return cast(
         VariableTracker, VariableTracker.build(tx, result, GlobalSource(tx.output.install_global_by_id("___cached", result)))
     )
+
+
+def is_said_once(tx: Any, cached: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a call that returns nothing, as of ``logger.warning_once``, is in its cache: was made, or is made now."""
+    entry = _Entry(cached, values, {})
+    try:
+        is_found = entry.take() if entry.is_there() else entry.make()
+    except Exception:  # Python raises it where it is called
+        return False
+    if not is_found or entry.result is not None:
+        return False
+    entry.note(tx)
+    tx.output.guards.add(GlobalStateSource().make_guard(entry.guard))
+    return True
 
 
 _HELD_BACK = "gradc_caches"

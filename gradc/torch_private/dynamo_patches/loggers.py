@@ -9,6 +9,7 @@ from typing import Any
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.misc import LoggingLoggerVariable
 
+from gradc.torch_private.dynamo_patches.cached_functions import is_said_once
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.switches import standing_at
 from gradc.torch_private.weaver import around
@@ -28,6 +29,8 @@ def pass_over_what_is_not_logged() -> Patch:
 
 
 def _call(original: Method, self: Any, tx: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if _is_once(tx, self.value, name, args, kwargs):
+        return ConstantVariable.create(None)
     level = _level_of(name, args, kwargs)
     if level is None or not _is_loggings(self.value, name):
         return original(self, tx, name, args, kwargs)
@@ -36,6 +39,18 @@ def _call(original: Method, self: Any, tx: Any, name: str, args: Sequence[Any], 
         return original(self, tx, name, args, kwargs)
     _guard(tx.output, self.value, name, level)
     return ConstantVariable.create(is_enabled if name == "isEnabledFor" else None)
+
+
+def _is_once(tx: Any, logger: logging.Logger, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """``logger.warning_once("...")``, as transformers has it: a method in a ``functools.lru_cache``."""
+    method = getattr(type(logger), name, None)
+    is_cached = hasattr(method, "cache_info") and name not in vars(logger)
+    if not is_cached or kwargs or not all(each.is_python_constant() for each in args):
+        return False
+    if not is_said_once(tx, method, (logger, *(each.as_python_constant() for each in args))):
+        return False
+    tx.output.guards.add(standing_at(f"{type(logger).__name__}.{name}", lambda: getattr(type(logger), name, None)))
+    return True
 
 
 def _level_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
