@@ -25,6 +25,9 @@ LOADS_ATTRIBUTES: tuple[tuple[Any, str], ...] = () if IS_BEFORE_2_14 else ((symb
 # Of a stack of exceptions: the one that has just been raised.
 RAISED_EXCEPTION = "get_current_exception" if IS_BEFORE_2_14 else "get_raised_exception"
 
+# ``bool(x)``, of every variable.
+BOOL = "bool_impl" if IS_BEFORE_2_14 else "nb_bool_impl"
+
 # ``repr(x)``, of every variable.
 REPR = "repr_impl" if IS_BEFORE_2_14 else "tp_repr_impl"
 

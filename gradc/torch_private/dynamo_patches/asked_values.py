@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from gradc.torch_private.autograd import storage_key
+from gradc.torch_private.dynamo_names import BOOL
 from gradc.torch_private.dynamo_patches.inplace_on_inputs import may_write
 from gradc.torch_private.dynamo_patches.operators import dispatch_tables
 from gradc.torch_private.patches import Method, Patch
@@ -104,7 +105,7 @@ def ask_values_of_arguments() -> Patch:
         "Dynamo ends the graph at every branch on a value. Models of transformers ask whether a mask is all ones.",
         (
             *(around(table, dis.opmap[name], _truth) for table in dispatch_tables() for name in _ASK),
-            around(TensorVariable, "bool_impl", _bool),
+            around(TensorVariable, BOOL, _bool),
             around(TensorVariable, "method_item", _item),
         ),
     )
