@@ -185,3 +185,19 @@ def test_a_tensor_without_values():
 
     with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
         gradc.compile(function)(torch.ones(3), torch.ones(3, device="meta"))
+
+
+def test_answers_that_come_and_go():
+    """Four masks have sixteen answers: one graph for each is not to be had."""
+
+    def function(x, masks):
+        for mask in masks:
+            x = chosen(mask.any(), x)
+        return x
+
+    compiled, x = gradc.compile(function, options={"compare_with_eager": False}), torch.randn(3)
+    for number in range(48):
+        masks = [torch.tensor([number >> bit & 1]) for bit in range(4)]
+        assert same_bits(compiled(x, masks), function(x, masks))
+    uncompiled = dict(gradc.counters["uncompiled"])
+    assert uncompiled.keys() == {"Data-dependent branching"}, uncompiled

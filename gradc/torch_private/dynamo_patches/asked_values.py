@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._dynamo import config
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.variables.builder import GraphArg
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -132,7 +134,7 @@ def _answer(tx: Any, value: TensorVariable) -> bool | None:
     """None where more than one argument decides, or what may have been written into."""
     node, output = value.as_proxy().node, tx.output
     is_plain = len(output.tracers) == 1 and node.meta["example_value"].numel() == 1
-    needed = _needed(node) if is_plain else None
+    needed = _needed(node) if is_plain and not _has_many_variants(output.root_tx.f_code) else None
     if needed is None or _may_be_written(needed):
         return None
     argument = next(filter(_is_argument, needed), None)
@@ -151,6 +153,11 @@ def _answer(tx: Any, value: TensorVariable) -> bool | None:
             return None
         output.guards.add(given.source.make_guard(_guard(question, known[key])))
     return known[key]
+
+
+def _has_many_variants(code: Any) -> bool:
+    """Where answers come and go, the last ones that Dynamo would compile end at the branches, and serve for all."""
+    return len(_debug_get_cache_entry_list(code)) + 2 >= config.recompile_limit
 
 
 def _guard(question: _Question, answer: bool) -> Callable[[Any, Any], None]:
