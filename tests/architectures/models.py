@@ -70,6 +70,12 @@ def _masked_token() -> dict[str, torch.Tensor]:
     return {"input_ids": _tokens(), "attention_mask": mask, "labels": _tokens()}
 
 
+def _padded() -> dict[str, torch.Tensor]:
+    """Of one length, with labels for what is no padding."""
+    given = _masked_token()
+    return {**given, "labels": given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)}
+
+
 def _sequence_to_sequence() -> dict[str, torch.Tensor]:
     return {"input_ids": _tokens(), "labels": torch.randint(5, _VOCABULARY, (2, 7))}
 
@@ -102,6 +108,36 @@ ARCHITECTURES = (
         "decoder",
         _made("LlamaConfig", "LlamaForCausalLM", vocab_size=_VOCABULARY, num_key_value_heads=2, **_TEXT),
         _next_token,
+    ),
+    Architecture(
+        "Gemma 3",  # ties its embeddings, and returns views of what is in the middle
+        "decoder",
+        _made(
+            *("Gemma3TextConfig", "Gemma3ForCausalLM"),
+            **_TEXT,
+            vocab_size=_VOCABULARY,
+            num_key_value_heads=2,
+            head_dim=8,
+            sliding_window=8,
+        ),
+        _padded,
+    ),
+    Architecture(
+        "Bart",
+        "encoder-decoder",
+        _made(
+            *("BartConfig", "BartForConditionalGeneration"),
+            vocab_size=_VOCABULARY,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=16,
+        ),
+        _padded,
     ),
     Architecture(
         "Mixtral",

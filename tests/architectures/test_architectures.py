@@ -1,4 +1,4 @@
-"""Two of the architectures in every test run; `python -m tests.architectures` trains them all."""
+"""Some of the architectures in every test run; `python -m tests.architectures` trains them all."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("is_autocast", [False, True], ids=["float32", "bf16"])
-@pytest.mark.parametrize("name", ["BERT", "Llama"])
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Gemma 3", "Bart"])
 def test_three_steps_of_adamw_are_eagers(name, is_autocast, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     verdict = judge(find(name), GRADC, is_autocast)

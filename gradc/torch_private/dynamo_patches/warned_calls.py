@@ -18,6 +18,11 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.quiet import recorded_warnings, warn_again
 from gradc.torch_private.weaver import around
 
+# Their functions for fake tensors refuse what the kernels take: float32 on a CPU, as a mixture of experts has it.
+_STRICTER = {
+    getattr(home, name) for home, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")) if hasattr(home, name)
+}
+
 
 def warn_at_each_call() -> Patch:
     """End the graph at a call that warns each time, or raises. What torch says once in a process it says when it is traced."""
@@ -34,7 +39,9 @@ def _fake_value(original: Method, node: Any, tx: Any, *args: Any, **kwargs: Any)
     run = functools.partial(original, node, tx, *args, **kwargs)
     try:
         result, warned = _recorded(run)
-    except (TorchDynamoException, RuntimeError):
+    except (TorchDynamoException, RuntimeError) as error:
+        if node.target in _STRICTER:
+            _end_graph("call that raises", error)
         raise
     except Exception as error:
         _end_graph("call that raises", error)
