@@ -139,7 +139,7 @@ def _leading_to(targets: set[Node], starts: set[Node]) -> set[Node]:
             if node not in leading:
                 leading.add(node)
                 waiting.append(node)
-    return (leading | starts) - {node for node in leading | starts if node in LEAVES}
+    return leading | {node for node in starts if node not in LEAVES}
 
 
 @contextlib.contextmanager

@@ -15,6 +15,10 @@ import torch
 
 _VOCABULARY = 64
 _TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+_ENCODER_AND_DECODER = {
+    **{"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48},
+    **{"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
+}
 
 _WAV2VEC2 = {
     **{"conv_dim": (16, 16), "conv_kernel": (10, 4), "conv_stride": (5, 4), "num_feat_extract_layers": 2},
@@ -128,13 +132,7 @@ ARCHITECTURES = (
         _made(
             *("BartConfig", "BartForConditionalGeneration"),
             vocab_size=_VOCABULARY,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
+            **_ENCODER_AND_DECODER,
             max_position_embeddings=16,
         ),
         _padded,
@@ -234,13 +232,7 @@ ARCHITECTURES = (
             "WhisperForConditionalGeneration",
             vocab_size=_VOCABULARY,
             num_mel_bins=8,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
+            **_ENCODER_AND_DECODER,
             max_source_positions=12,
             max_target_positions=16,
             pad_token_id=0,

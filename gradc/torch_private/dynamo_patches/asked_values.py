@@ -6,6 +6,7 @@ was made inside is known without asking.
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -18,7 +19,7 @@ from torch._dynamo.variables.builder import GraphArg
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.fx import Node
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils import _pytree as pytree
 
 from gradc.torch_private.autograd import storage_key
@@ -45,7 +46,8 @@ _JUMPS = [name for name in dis.opmap if "JUMP" in name and name.endswith(("_IF_T
 _ASK = [*_JUMPS, *(name for name in ("UNARY_NOT", "TO_BOOL") if name in dis.opmap)]  # for the truth of what is on the stack
 
 
-class _Value(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Value:
     name: str
 
     def __repr__(self) -> str:
@@ -57,23 +59,14 @@ class _Call(NamedTuple):
 
     name: str
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Any
+    kwargs: Any
 
     def of(self, known: dict[str, Any]) -> Any:
-        kwargs = {name: _filled_in(each, known) for name, each in self.kwargs.items()}
-        return self.function(*_filled_in(self.args, known), **kwargs)
-
-
-def _filled_in(args: Any, known: dict[str, Any]) -> Any:
-    match args:
-        case _Value():
-            return known[args.name]
-        case tuple() | list():
-            return tuple(_filled_in(each, known) for each in args)
-        case slice():
-            return slice(*(_filled_in(each, known) for each in (args.start, args.stop, args.step)))
-    return args
+        args, kwargs = map_aggregate(
+            (self.args, self.kwargs), lambda each: known[each.name] if isinstance(each, _Value) else each
+        )
+        return self.function(*args, **kwargs)
 
 
 class _Question(NamedTuple):
@@ -138,7 +131,7 @@ def _answer(tx: Any, value: TensorVariable) -> bool | None:
     if needed is None or _may_be_written(needed):
         return None
     argument = next(filter(_is_argument, needed), None)
-    made = {each.name: tensor for each in needed if (tensor := _made(each)) is not None}
+    made = {each.name: _made(each) for each in needed if _number(each) is not None}
     sizes = {each.name: _dimension(argument, each) for each in needed if _is_size(each)}
     calls = tuple(_call(each) for each in needed if each is not argument and each.name not in {**made, **sizes})
     if argument is None:
@@ -180,7 +173,7 @@ def _needed(node: Node) -> list[Node] | None:
     waiting = [node]
     while waiting:
         each = waiting.pop()
-        is_end = _is_argument(each) or _is_size(each) or _made(each) is not None
+        is_end = _is_argument(each) or _is_size(each) or _number(each) is not None
         if len(needed) > _MOST_CALLS or not (is_end or _is_exact(each)):
             return None
         needed.add(each)
@@ -213,14 +206,19 @@ def _is_argument(node: Node) -> bool:
     return given.is_tensor and not given.pass_arg_as_tensor and given.source is not None
 
 
-def _made(call: Node) -> torch.Tensor | None:
-    """A tensor of one number again and again, whatever tensor it is made like."""
+def _number(call: Node) -> bool | int | float | None:
+    """That of which a tensor is made, again and again, whatever tensor it is made like; None if it is not, or too large."""
     fake = call.meta.get("example_value")
     number: Any = _MAKERS[call.target](call) if call.op == "call_function" and call.target in _MAKERS else None
     if type(number) not in (bool, int, float) or not isinstance(fake, torch.Tensor):
         return None
-    if fake.numel() > _MOST_ELEMENTS or fake.is_complex() or not all(type(size) is int for size in fake.shape):
-        return None
+    is_known = fake.numel() <= _MOST_ELEMENTS and not fake.is_complex() and all(type(size) is int for size in fake.shape)
+    return number if is_known else None
+
+
+def _made(call: Node) -> torch.Tensor:
+    fake, number = call.meta["example_value"], _number(call)
+    assert number is not None
     return torch.full(fake.shape, number, dtype=fake.dtype, device=fake.device)
 
 
@@ -250,7 +248,8 @@ def _is_rounded(value: Any) -> bool:
 
 def _call(node: Node) -> _Call:
     function = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-    args, kwargs = map_arg((node.args, node.kwargs), lambda each: _Value(each.name))
+    named: Any = lambda each: _Value(each.name)
+    args, kwargs = map_arg((node.args, node.kwargs), named)
     return _Call(node.name, function, args, kwargs)
 
 
