@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.ops import acts_elsewhere
+from gradc.ir.ops import acts_elsewhere, is_random
 from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
@@ -63,10 +63,16 @@ class Facts:
 
     @functools.cached_property
     def acts_outside(self) -> bool:
-        """True if a call writes into memory from outside, draws, or is another library's: what raises behind it has done so."""
+        """True if a call writes into memory from outside, or is another library's: what raises behind it has done so."""
         tape = self.tape
         given = {tape.aliases.root_of(slot) for slot in (*tape.program.inputs, *tape.program.constants)}
-        return not given.isdisjoint(self._writes) or any(acts_elsewhere(call.op) for call in tape.program.instructions)
+        calls = (call for call in tape.program.instructions if not is_random(call.op))
+        return not given.isdisjoint(self._writes) or any(acts_elsewhere(call.op) for call in calls)
+
+    @functools.cached_property
+    def draws(self) -> Sequence[Instruction]:
+        """The calls that draw from a generator."""
+        return [call for call in self.tape.program.instructions if is_random(call.op)]
 
     @functools.cached_property
     def uses(self) -> Mapping[Edge, Sequence[Use]]:

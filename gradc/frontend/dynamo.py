@@ -27,7 +27,7 @@ from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
-from gradc.frontend.raised import Raised, eager_of, if_nothing_was_written, with_eagers_error
+from gradc.frontend.raised import Again, again_of, if_nothing_was_written, with_eagers_error
 from gradc.frontend.transforms import advice_of_vmap, forbids_hooks, said_at_each_call
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -73,10 +73,10 @@ class Backend:
             with advice_of_vmap(lifted) as advice:
                 region = compile_region(lifted, taken, options, floats.symbols)
             facts = Facts(region.tape)
-            refused, raised = _what_inference_tensors_forbid(facts, taken), eager_of(facts)
+            refused, again = _what_inference_tensors_forbid(facts, taken), again_of(facts)
             if any(leaves.are_shared):
                 _refuse_writes_beside_leaves(facts, floats.without(leaves.are_shared))
-            compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, raised, joint))
+            compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, again, joint))
         except UnsupportedError as error:
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
@@ -127,7 +127,7 @@ def _guarded(
     eagerly: Callable[..., Any],
     options: CompileOptions,
     refused: str,
-    raised: Raised | None,
+    again: Again,
     joint: tuple[Any, int],
 ) -> Callable[..., Any]:
     """The region, or eager where a state is active that no Program can serve; ``refused``: what is so out of inference mode."""
@@ -156,8 +156,8 @@ def _guarded(
 
     slow = torch.compiler.disable(call)
     is_slow = floats.kept is not None or refused or are_hooks_forbidden
-    called = slow if is_slow else region.guarded(slow, raised, *joint)
-    return with_eagers_error(slow, raised) if called is slow and raised is not None else called
+    called = slow if is_slow else region.guarded(slow, *again, *joint)
+    return with_eagers_error(slow, again) if called is slow else called
 
 
 def _what_inference_tensors_forbid(facts: Facts, inputs: Sequence[Any]) -> str:

@@ -19,6 +19,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from gradc import native
 from gradc.analysis.devices import is_elsewhere, refuse_several_devices
 from gradc.analysis.facts import analyse
@@ -187,12 +189,18 @@ class Region:
         return self._why_never_packed or ("" if all(map(is_pure, hooks)) and self.packing else "saved-tensors hooks")
 
     def guarded(
-        self, slow: Callable[..., Any], raised: Callable[[BaseException], None] | None = None, joint: Any = None, loss: int = 0
+        self,
+        slow: Callable[..., Any],
+        raised: Callable[[BaseException, torch.Tensor | None], None] | None = None,
+        draws: bool = False,
+        joint: Any = None,
+        loss: int = 0,
     ) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt.
 
-        ``raised``: what the native region calls with each error, and may raise another in its place. ``joint``: what the
-        backward goes by of the output with the number ``loss``, where that goes straight there; else None.
+        ``raised``: what the native region calls with each error, and may raise another in its place; it is given the state of
+        the CPU's generator before the call, too, if the region ``draws``. ``joint``: what the backward goes by of the output with
+        the number ``loss``, where that goes straight there; else None.
         """
         if self.native is None or not self._is_direct:
             return slow
@@ -200,7 +208,7 @@ class Region:
         leaves = {position for gradient in inner for position in gradient.must_be_leaves}
         unheard = {position for gradient in inner for position in gradient.wanted}
         outputs = direct_outputs(self.outputs.kinds)
-        return self.native.direct(outputs, slow, raised, sorted(leaves), sorted(unheard), joint, loss)
+        return self.native.direct(outputs, slow, raised, draws, sorted(leaves), sorted(unheard), joint, loss)
 
     def native_keys(self, number: int) -> list[BackwardKey]:
         """What the native node of a segment has backwards for, in no order."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gradc
+from gradc import native
 from tests.oracle import Compiler, check
 
 
@@ -187,3 +188,26 @@ def test_line_of_an_error() -> None:
         call(torch.tensor([7]), 2.0)
     assert "self.embedding(number) * scales[0]" in "".join(traceback.format_tb(raised.value.__traceback__))
     assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("has_extension", [True, False])
+def test_draws_before_an_index_out_of_range(has_extension: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Program 2630 of fuzz_python, seed 110: what was drawn is taken back before the frame runs again."""
+    if not has_extension:
+        monkeypatch.setattr(native, "is_built", lambda: False)
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.rate = nn.Embedding(3, 2), 0.25
+
+        def forward(self, number: torch.Tensor) -> torch.Tensor:
+            self.rate *= 2
+            return (nn.functional.dropout(torch.ones(3)) * self.embedding(number).sum()).sum()
+
+    def step(compile: Compiler) -> Any:
+        model = Dropping()
+        outcomes = _outcomes(compile(model), *((torch.tensor([number]),) for number in (1, 1, 7, 2)))
+        return outcomes, model.rate, torch.rand(3)
+
+    check(step)

@@ -76,11 +76,12 @@ void bind_region(py::module_& module) {
       .def(
           "direct",
           make_direct,
-          "(outputs, slow path, what to call with errors, which are leaves, which have no hooks, which output goes straight to backward, and "
-          "where) -> a builtin function from primals to a tuple.",
+          "(outputs, slow path, what to call with errors, whether it draws, which are leaves, which have no hooks, which output goes straight "
+          "to backward, and where) -> a builtin function from primals to a tuple.",
           py::arg("outputs"),
           py::arg("slow"),
           py::arg("raised"),
+          py::arg("draws"),
           py::arg("leaves"),
           py::arg("unheard"),
           py::arg("joint") = py::none(),

@@ -9,6 +9,7 @@
 #include "nodes/csrc/joint_call.h"
 #include "nodes/csrc/thread_counts.h"
 
+#include <ATen/Context.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
@@ -18,6 +19,7 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
+#include <mutex>
 
 namespace py = pybind11;
 
@@ -37,6 +39,7 @@ struct DirectCall {
   std::shared_ptr<RegionLayout> region;
   std::vector<DirectOutput> outputs;
   py::object slow, raised;
+  bool draws = false;
   std::vector<size_t> leaves;
   std::vector<size_t> unheard;
   std::shared_ptr<const StraightLoss> joint; // null where no output goes straight to backward
@@ -217,12 +220,20 @@ py::object fetched_error() {
   return py::reinterpret_steal<py::object>(value);
 }
 
+at::Tensor generator_state() {
+  auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
 PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto& direct = *static_cast<DirectCall*>(PyCapsule_GetPointer(self, nullptr));
+  const at::Tensor before = direct.draws ? generator_state() : at::Tensor();
   PyObject* results = try_direct(direct, arguments, count);
   if (!results && !direct.raised.is_none() && PyErr_ExceptionMatches(PyExc_Exception)) {
     const py::object error = fetched_error();
-    const THPObjectPtr told(PyObject_CallOneArg(direct.raised.ptr(), error.ptr()));
+    const THPObjectPtr state(THPVariable_Wrap(before));
+    const THPObjectPtr told(PyObject_CallFunctionObjArgs(direct.raised.ptr(), error.ptr(), state.get(), nullptr));
     if (told) { // nothing else was raised
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
     }
@@ -240,6 +251,7 @@ py::object make_direct(
     const py::list& outputs,
     py::object slow,
     py::object raised,
+    bool draws,
     std::vector<size_t> leaves,
     std::vector<size_t> unheard,
     std::shared_ptr<const StraightLoss> joint,
@@ -247,6 +259,7 @@ py::object make_direct(
   auto direct = std::make_unique<DirectCall>();
   direct->slow = std::move(slow);
   direct->raised = std::move(raised);
+  direct->draws = draws;
   direct->leaves = std::move(leaves);
   direct->unheard = std::move(unheard);
   for (const py::handle output : outputs) {
