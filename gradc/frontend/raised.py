@@ -5,9 +5,9 @@
     if_nothing_was_written(call):    -> the same, for a graph that is not compiled: each run tells whether it can be run again
 
 Dynamo does what Python does in a frame (appends to a list, sets an attribute or a ``.grad``) when the graph has run: one that
-raises leaves it undone, and names no line. Where the graph writes into nothing from outside, nothing has happened yet but draws,
-which are taken back, so that the frame can be run: Python does its part, and the error has the user's line. Not where a mode or a
-hook has seen the calls already, where the error says nothing about the program, or where the frame is out of reach.
+raises leaves it undone, and names no line. Where the graph writes into nothing from outside, nothing has happened but draws.
+These are taken back, so that the frame can be run: Python does its part, and the error has the user's line. Not where a mode or
+a hook has seen the calls already, where the error says nothing about the program, or where the frame is out of reach.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gradc.torch_private.frames import as_written, calling_frame
 class Again(NamedTuple):
     """How a region that raises is run again.
 
-    raised: called with the error and, if the region ``draws``, the state of the CPU's generator from before the call. None: not.
+    raised: called with the error and, if the region ``draws``, the state of the CPU's generator before it. None: it is not.
     """
 
     raised: Callable[[BaseException, torch.Tensor | None], None] | None

@@ -199,8 +199,8 @@ class Region:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt.
 
         ``raised``: what the native region calls with each error, and may raise another in its place; it is given the state of
-        the CPU's generator before the call, too, if the region ``draws``. ``joint``: what the backward goes by of the output with
-        the number ``loss``, where that goes straight there; else None.
+        the CPU's generator before the call, too, if the region ``draws``. ``joint``: what the backward goes by of the output
+        with the number ``loss``, where that goes straight there; else None.
         """
         if self.native is None or not self._is_direct:
             return slow
