@@ -25,10 +25,12 @@ from typing import Any
 import torch
 
 import gradc
+from benchmarks.everyday_scripts import EVERYDAY
 from benchmarks.scripts import SCRIPTS, Script
 from gradc.bits import same_bits
 from gradc.policy.profitability import verdicts
 
+ALL = SCRIPTS | EVERYDAY
 WAYS = ("model", "step")
 _ROUNDS, _SECONDS = 30, 6.0  # of the comparison of settled steps
 _MOST_OF_TOTAL, _MORE, _MOST_OF_SETTLED = 1.1, 5.0, 1.02
@@ -71,7 +73,7 @@ def made(name: str, way: str) -> Script:
     """The script, as it begins."""
     torch.manual_seed(0)
     random.seed(0)
-    return SCRIPTS[name](gradc.compile if way == "model" else itself, gradc.compile if way == "step" else itself)
+    return ALL[name](gradc.compile if way == "model" else itself, gradc.compile if way == "step" else itself)
 
 
 class Generators:
@@ -163,7 +165,7 @@ def main() -> int:
         return 0
     is_over = False
     print("script, way | eager s | total s | behind s, at most | settled | chosen after steps | bitwise", flush=True)
-    for name in asked.names or [name for name in SCRIPTS if name != "tensordicts" or find_spec("tensordict")]:
+    for name in asked.names or [name for name in ALL if name != "tensordicts" or find_spec("tensordict")]:
         eager = in_a_process(name, "eager", asked.steps)
         for way in WAYS:
             compiled = in_a_process(name, way, asked.steps)

@@ -155,7 +155,7 @@ _ROWS: tuple[Row, ...] = (
     ),
     (
         ((builtin.SetAttrBuiltinVariable, "_call_setattr"),),
-        {"read_from_the_tensor": "", "make_leaves_in_graphs": ""},
+        {"read_from_the_tensor": "", "make_leaves_in_graphs": "", "clear_behind_graphs": ""},
     ),
     (
         ((functions.UserFunctionVariable, "bind_args"),),
@@ -169,6 +169,7 @@ _ROWS: tuple[Row, ...] = (
         tuple((kind, "call_function") for kind in FUNCTIONS),
         {
             "run_optimizers_eagerly": "",
+            "trace_grad_scalers": "",
             "keep_what_gradc_compiled": "",
             "copy_objects_as_python_does": "",
             "keep_what_properties_cache": "",

@@ -21,6 +21,7 @@ PROBES: dict[str, str] = {
     "keep_what_properties_cache": _OWN.format("cached_properties", "of_an_object_made_inside"),
     "pass_over_what_is_not_logged": _OWN.format("loggers", "logging_that_is_disabled_as_a_whole"),
     "set_context_variables_for_the_graph": _OWN.format("context_variables", "set_and_reset_as_transformers_do"),
+    "trace_grad_scalers": _OWN.format("grad_scalers", "one_graph_and_nothing_is_lost"),
     "ask_values_of_arguments": _OWN.format("asked_values", "one_graph"),
     "sort_by_what_decides": _OWN.format("sorting", "first_items_decide"),
     "give_what_generators_return": _OWN.format("delegation", "what_it_returns"),

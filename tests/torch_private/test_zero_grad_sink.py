@@ -1,7 +1,8 @@
-"""``optimizer.zero_grad()`` right before ``loss.backward()`` is called in the step's own frame, behind its graph."""
+"""``optimizer.zero_grad()`` shortly before ``loss.backward()`` is called in the step's own frame, behind its graph."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -98,7 +99,43 @@ def of_an_argument(t: Training) -> Callable[..., Any]:
     return step
 
 
-IN_ONE_FRAME = (between, with_a_keyword, of_another_optimizer, of_an_argument)
+def scaled(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        t.optimizer.zero_grad()
+        (loss / 2).backward()
+        t.optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def of_an_attribute(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        t.last = t.loss(x)
+        t.optimizer.zero_grad()
+        t.last.backward()
+        t.optimizer.step()
+        return t.last.detach()
+
+    return step
+
+
+def beside_a_number(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        found = t.net(x)
+        t.optimizer.zero_grad()
+        loss = torch.mean((found - x[:, :3]) ** 2)
+        ratio = -10.0 * torch.log10(loss)
+        loss.backward()
+        t.optimizer.step()
+        return ratio.detach()
+
+    return step
+
+
+STRAIGHT = (between, with_a_keyword, of_another_optimizer, of_an_argument)
+IN_ONE_FRAME = (*STRAIGHT, scaled, beside_a_number)  # what else has a history goes out of the graph
 
 
 def clipped(t: Training) -> Step:
@@ -188,24 +225,58 @@ def of_one_of_two(t: Training) -> Step:
     return step
 
 
-def scaled(t: Training) -> Step:
+def read_in_between(t: Training) -> Step:
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        t.optimizer.zero_grad()
+        found = x.sum() if t.weight.grad is None else t.gradient.sum()
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach(), found
+
+    return step
+
+
+def set_in_between(t: Training) -> Step:
     def step(x: Tensor) -> Tensor:
         loss = t.loss(x)
         t.optimizer.zero_grad()
-        (loss / 2).backward()
+        t.weight.grad = torch.ones(3, 4)
+        loss.backward()
         t.optimizer.step()
         return loss.detach()
 
     return step
 
 
-def of_an_attribute(t: Training) -> Step:
+def set_by_a_function(t: Training) -> Step:
+    """Whose name is one of torch's."""
+
+    def norm(loss: Tensor) -> Tensor:
+        t.weight.grad = torch.ones(3, 4)
+        return loss * 2
+
+    owner = types.SimpleNamespace(norm=norm)
+
     def step(x: Tensor) -> Tensor:
-        t.last = t.loss(x)
+        loss = t.loss(x)
         t.optimizer.zero_grad()
-        t.last.backward()
+        loss = owner.norm(loss)
+        loss.backward()
         t.optimizer.step()
-        return t.last.detach()
+        return loss.detach()
+
+    return step
+
+
+def ended_in_between(t: Training) -> Step:
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        t.optimizer.zero_grad()
+        number = loss.item()
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach(), number
 
     return step
 
@@ -263,8 +334,9 @@ def in_a_function(t: Training) -> Step:
 
 
 OTHERWISE = (
-    behind_a_block, clipped, with_its_history, in_a_loop, writes_zeros, behind_a_read, behind_a_write, of_one_of_two, scaled,
-    of_an_attribute, retained, handled, in_a_mode, in_a_function,
+    behind_a_block, clipped, with_its_history, in_a_loop, writes_zeros, behind_a_read, behind_a_write, of_one_of_two,
+    of_an_attribute, read_in_between, set_in_between, set_by_a_function, ended_in_between, retained, handled, in_a_mode,
+    in_a_function,
 )  # fmt: skip
 
 
@@ -293,7 +365,7 @@ def test_a_step_is_one_frame_and_its_loss_goes_straight_to_backward(make: Callab
     x = torch.ones(2, 4)
     step(x)
     assert not gradc.counters["uncompiled"]
-    if native.is_built():
+    if native.is_built() and make in STRAIGHT:
         before = native.extension.StraightLoss.num_run()
         step(x)
         assert native.extension.StraightLoss.num_run() == before + 1

@@ -40,13 +40,13 @@ def run_optimizers_eagerly(note: Callable[[str, Any], None], quick_method: Quick
                 return ConstantVariable.create(None)
             _end_at_zero_grad(tx)
         if _is_of_an_optimizer(self.fn):
-            _end_at_step(self.fn)
+            end_at_step(self.fn)
         return original(self, tx, *args, **kwargs)
 
     def skipped(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
         """A scheduler notes in a wrapper of the optimizer's step that it was called."""
         if hasattr(self.value, "_wrapped_by_lr_sched"):
-            _end_at_step(self.value.__wrapped__)
+            end_at_step(self.value.__wrapped__)
 
     def convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         code, backend = frame.f_code, self._torchdynamo_orig_backend
@@ -73,7 +73,7 @@ def run_optimizers_eagerly(note: Callable[[str, Any], None], quick_method: Quick
     )
 
 
-def _end_at_step(step: Any) -> NoReturn:
+def end_at_step(step: Any) -> NoReturn:
     is_native = getattr(step, "__wrapped__", None) in known_steps()
     name = _NATIVE_STEP if is_native else "optimizer"
     end_graph(name, "gradc runs the steps of optimizers as eager does.", step.__name__)
@@ -83,7 +83,7 @@ def _end_at_zero_grad(tx: Any) -> NoReturn:
     """Traced, it would let gradients live until the graph has run, and be captured anew for each set of gradients there are."""
     is_first = all(node.op in ("placeholder", "get_attr") for node in tx.output.graph.nodes)
     why = "Gradients are cleared there and then, which no graph does; model.zero_grad() is traced."
-    places = "at the beginning of the step, right before loss.backward(), or behind the optimizer's step"
+    places = "at the beginning of the step, shortly before loss.backward(), or behind the optimizer's step"
     hints = [] if is_first else [f"Call it {places}."]
     end_graph(_ZERO_GRAD_FIRST if is_first else "zero_grad of an optimizer", why, hints=hints)
 

@@ -18,6 +18,7 @@ import torch
 from torch._dynamo.bytecode_transformation import create_binary_subscr, create_instruction, create_load_const, create_swap
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import LazyVariableTracker, TensorVariable
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -27,7 +28,9 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 
 _TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves on the stack, where it is no value that is known
-_METHODS = {Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), type(None): ("step",)}  # of None: not come to
+_METHODS = {  # of None: not come to
+    Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), GradScaler: ("step", "update"), type(None): ("step",),
+}  # fmt: skip
 _OF_TENSORS = {"backward": _RESULT, "detach": _TENSOR, "item": _RESULT}  # as fast as in a graph, and what they give
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case

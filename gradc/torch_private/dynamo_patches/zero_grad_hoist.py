@@ -3,6 +3,7 @@
     is_cleared_first:  (tx, zero_grad, quick_method, arguments, keywords) -> True if the call will be made there
     call_of_zero_grad: the same, and the variable that holds the optimizer, if one does -> bytecode that makes the call; None
                        where it is not as usual
+    note_cleared:      tx -> None, where such a call is traced
     note_read:         tx -> None, where a gradient is read while tracing; ends the graph behind such a call
     is_read:           tx -> whether one has been
 
@@ -36,7 +37,7 @@ def is_cleared_first(
     if call is None:
         return False
     tx.output.pregraph_bytecode.extend(call)
-    setattr(tx.output, _STATE, _CLEARED)
+    note_cleared(tx)
     return True
 
 
@@ -74,6 +75,11 @@ def _has_begun(tx: Any) -> bool:
 def _is_new_or_module(changed: Any) -> bool:
     is_new = isinstance(changed.mutation_type, AttributeMutationNew | ValueMutationNew)
     return is_new or isinstance(vars(changed.realize()).get("value"), torch.nn.Module)
+
+
+def note_cleared(tx: Any) -> None:
+    """See the module's docstring."""
+    setattr(tx.output, _STATE, _CLEARED)
 
 
 def note_read(tx: Any) -> None:

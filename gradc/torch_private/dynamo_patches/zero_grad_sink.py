@@ -1,9 +1,11 @@
-"""``optimizer.zero_grad()`` right before ``loss.backward()``, in the frame of what was compiled: called behind the graph.
+"""``optimizer.zero_grad()`` shortly before ``loss.backward()``, in the frame of what was compiled: called behind the graph.
 
     is_cleared_last:     (tx, zero_grad, quick_method, arguments, keywords) -> True if the call will be made there
     clear_behind_graphs: the patch that makes it
 
-The graph of the loss ends at ``backward`` anyway. Between the two calls nothing is looked up but the loss's method.
+The graph of the loss ends at ``backward`` anyway. Between the two calls stands nothing but what is done with a loss, as
+``scaler.scale(loss)`` or ``-10 * torch.log10(loss)``: so gradients live no longer than they did. Where the graph ends before,
+they are cleared there.
 """
 
 from __future__ import annotations
@@ -11,22 +13,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.variables import TensorVariable
+from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
+from torch.nn import functional
 
 from gradc.torch_private.dynamo_patches.autocast_blocks import open_blocks
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod
-from gradc.torch_private.dynamo_patches.zero_grad_hoist import call_of_zero_grad, is_read
+from gradc.torch_private.dynamo_patches.zero_grad_hoist import call_of_zero_grad, is_read, note_cleared
 from gradc.torch_private.patches import Method, Patch
-from gradc.torch_private.weaver import around
+from gradc.torch_private.weaver import around, before
 
 _WAITING = "gradc_zero_grad"  # of Dynamo's output
+_MOST = 40  # instructions from the one call to the other
+_BETWEEN = (
+    "LOAD_", "STORE_FAST", "POP_TOP", "BINARY_", "UNARY_", "CALL", "PRECALL", "KW_NAMES", "BUILD_", "COPY", "SWAP", "NOP",
+)  # fmt: skip
+_SCALE = "scale"  # of a GradScaler
 
 
 class _Waiting(NamedTuple):
-    backward: Any  # the instruction that calls it
+    instructions: list[Any]  # from behind the call to that of backward: where the graph may end
     code: list[Any]
 
 
@@ -34,8 +43,8 @@ def is_cleared_last(
     tx: Any, zero_grad: Any, quick_method: QuickMethod, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> bool:
     """See the module's docstring."""
-    backward = _backward_behind(tx)
-    if backward is None or hasattr(tx.output, _WAITING) or is_read(tx) or any(True for _ in open_blocks(tx)):
+    instructions = _to_backward(tx)
+    if not instructions or hasattr(tx.output, _WAITING) or is_read(tx) or any(True for _ in open_blocks(tx)):
         return False
     variable = tx.output.new_var("optimizer")
     call = call_of_zero_grad(tx, zero_grad, quick_method, arguments, keywords, variable)
@@ -45,7 +54,8 @@ def is_cleared_last(
     code(zero_grad.self_args()[0])
     code.store(variable)
     tx.output.pregraph_bytecode.extend(code.get_instructions())
-    setattr(tx.output, _WAITING, _Waiting(backward, call))
+    setattr(tx.output, _WAITING, _Waiting(instructions, call))
+    note_cleared(tx)
     return True
 
 
@@ -54,13 +64,16 @@ def clear_behind_graphs() -> Patch:
     return Patch(
         "clear_behind_graphs",
         "A graph that ends at zero_grad is not the one whose loss goes straight to backward.",
-        (around(OutputGraph, "compile_subgraph", _compile_subgraph),),
+        (
+            around(OutputGraph, "compile_subgraph", _compile_subgraph),
+            before(SetAttrBuiltinVariable, "_call_setattr", _set),
+        ),
     )
 
 
 def _compile_subgraph(original: Method, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
     waiting = getattr(self, _WAITING, None)
-    if waiting is not None and tx.current_instruction is not waiting.backward:
+    if waiting is not None and tx.current_instruction not in waiting.instructions:
         end_graph("zero_grad of an optimizer", "The graph did not end at the backward() behind it.")
     metadata = original(self, tx, *args, **kwargs)
     if waiting is not None:
@@ -68,16 +81,29 @@ def _compile_subgraph(original: Method, self: Any, tx: Any, *args: Any, **kwargs
     return metadata
 
 
-def _backward_behind(tx: Any) -> Any:
-    """The instruction that calls ``loss.backward()``, if that is the next statement, and the graph makes the loss."""
-    if tx.parent is not None:
-        return None
-    place = tx.indexof[tx.current_instruction] + 1
-    following = [inst for inst in tx.instructions[place : place + 12] if inst.opname not in ("PRECALL", "CACHE")][:4]
-    match [(inst.opname, inst.argval) for inst in following]:
-        case [("POP_TOP", _), ("LOAD_FAST" | "LOAD_FAST_BORROW", name), (_, "backward"), ("CALL", 0)]:
-            loss = tx.symbolic_locals.get(name)
-            is_made = isinstance(loss, TensorVariable) and loss.as_proxy().node.op not in ("placeholder", "get_attr")
-            is_handled = any(inst.exn_tab_entry is not None for inst in (tx.current_instruction, *following))
-            return following[-1] if is_made and not is_handled else None
-    return None
+def _set(self: Any, tx: Any, obj: Any, name_var: Any, val: Any) -> None:
+    if hasattr(tx.output, _WAITING) and name_var.is_python_constant() and name_var.as_python_constant() == "grad":
+        end_graph("grad behind zero_grad", "It is set there and then.")
+
+
+def _to_backward(tx: Any) -> list[Any]:
+    """The instructions from behind this call to that of ``backward``; none if anything else may stand between."""
+    if tx.parent is not None or tx.current_instruction.exn_tab_entry is not None:
+        return []
+    place, name = tx.indexof[tx.current_instruction] + 1, ""
+    for end, inst in enumerate(tx.instructions[place : place + _MOST], 1):
+        if inst.exn_tab_entry is not None or not inst.opname.startswith(_BETWEEN):
+            return []
+        if (inst.opname == "LOAD_GLOBAL" and inst.arg & 1) or inst.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+            name = inst.argval
+        if inst.opname.startswith("CALL"):
+            if name == "backward":
+                return tx.instructions[place : place + end]
+            if not _is_done_with_losses(name):
+                return []
+    return []
+
+
+def _is_done_with_losses(name: str) -> bool:
+    """Of what is called, by its name: what is no function of torch's may calculate a lot, while gradients live."""
+    return name == _SCALE or any(hasattr(owner, name) for owner in (torch, torch.Tensor, functional))
