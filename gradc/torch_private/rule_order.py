@@ -21,6 +21,7 @@ _ROWS: tuple[Row, ...] = (
     (
         ((convert_frame.CatchErrorsWrapper, "__call__"),),
         {
+            "run_optimizers_eagerly": "It asks least, and answers most often.",
             "compile_within_budgets": "What was refused is refused in 2 us, before anybody looks at the frame.",
             "tell_skipped_frames": "It sees every error of the others.",
             "ask_before_backward": "",

@@ -158,6 +158,46 @@ def test_closure() -> None:
     assert check(run, net, allow_fallback=True).fallbacks == {"optimizer": NUM_STEPS}
 
 
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_a_closure_made_inside_runs_compiled(line_search: str | None) -> None:
+    def run(compile: Any, net: nn.Module) -> Any:
+        optimizer, losses = optim.LBFGS(net.parameters(), max_iter=3, line_search_fn=line_search), list[float]()
+
+        @compile
+        def step(x: Tensor) -> Tensor:
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                losses.append(loss.item())
+                loss.backward()
+                return loss
+
+            return optimizer.step(closure).detach()
+
+        return [step(torch.randn(5, 8)) for _ in range(NUM_STEPS)], losses
+
+    gradc.reset()
+    check(run, net, allow_fallback=True)
+    model = net()
+    optimizer = optim.LBFGS(model.parameters(), max_iter=3, line_search_fn=line_search)
+
+    def step(x: Tensor) -> Tensor:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    gradc.reset()
+    compiled = gradc.compile(step, options={"compare_with_eager": False})
+    for _ in range(3):
+        compiled(torch.randn(5, 8))
+    assert gradc.counters["stats"]["unique_graphs"] == 1
+    assert dict(gradc.counters["fallbacks"]) == {"optimizer": 3} and not gradc.counters["uncompiled"]
+
+
 class Damped(optim.Adam):
     """A user's own that calls torch's."""
 

@@ -117,7 +117,38 @@ def written_variables(t: Training) -> Step:
     return step
 
 
-IN_ONE_FRAME = (cleared_last, detached, a_number, scheduled, without_schedule, two_passes, written_variables)
+def appended(t: Training) -> Step:
+    losses: list[float] = []
+
+    def step(x: Tensor) -> list[float]:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        losses.append(loss.item())
+        return losses
+
+    return step
+
+
+def counted(t: Training) -> Step:
+    """Sums in an attribute, a variable of the function around and a dictionary; a line for a log; a dictionary is returned."""
+    t.total, number, history = 0.0, 0, {"losses": [], "last": ""}  # type: ignore[attr-defined]
+
+    def step(x: Tensor) -> dict[str, Any]:
+        nonlocal number
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        number += 1
+        t.total += loss.item() * len(x)  # type: ignore[attr-defined]
+        history["losses"].append(round(float(loss), 4))  # type: ignore[attr-defined]
+        history["last"] = f"{number}: {-t.total / max(number, 1):.4f}"  # type: ignore[attr-defined]
+        return {"loss": loss.item(), "number": number, "all": [*history["losses"]], **history}
+
+    return step
+
+
+IN_ONE_FRAME = (cleared_last, detached, a_number, scheduled, without_schedule, two_passes, written_variables, appended)
 
 
 def steps(make: Callable[[Training], Step]) -> Callable[..., list[Any]]:
@@ -194,7 +225,31 @@ def has_a_function(t: Training) -> Step:
     return lambda x: step(x)()
 
 
-@pytest.mark.parametrize("make", [calculates, clips, handles_errors, repeats])
+def adds_tensors(t: Training) -> Step:
+    last = torch.zeros(())
+
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return last + loss.detach()
+
+    return step
+
+
+def calls_a_function(t: Training) -> Step:
+    history = types.SimpleNamespace(append=lambda value: value * 2)
+
+    def step(x: Tensor) -> Any:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return history.append(loss.detach())
+
+    return step
+
+
+@pytest.mark.parametrize("make", [calculates, clips, handles_errors, repeats, adds_tensors, calls_a_function])
 def test_what_is_left_to_compile_is_compiled(make: Callable[[Training], Step]) -> None:
     check(steps(make), constant(2, 4), allow_fallback=True)
     training = Training()
@@ -204,8 +259,29 @@ def test_what_is_left_to_compile_is_compiled(make: Callable[[Training], Step]) -
     assert resumed_in(lambda: step(x))
 
 
-def test_a_variable_of_an_inner_function() -> None:
-    check(steps(has_a_function), constant(2, 4), allow_fallback=True)
+@pytest.mark.parametrize("make", [has_a_function, counted])
+def test_variables_of_inner_functions(make: Callable[[Training], Step]) -> None:
+    check(steps(make), constant(2, 4), allow_fallback=True)
+
+
+def test_numbers_of_a_log_are_no_guards() -> None:
+    """A dictionary of lists, sums and lines: the step's one graph is all there is."""
+    training, history = Training(), {"losses": list[float](), "line": ""}
+
+    def step(x: Tensor) -> dict[str, float]:
+        loss = training.loss(x)
+        loss.backward()
+        training.optimizer.step()
+        history["losses"].append(loss.item())  # type: ignore[attr-defined]
+        history["line"] = f"{len(history['losses'])}: {history['losses'][-1]:.3f}"  # type: ignore[index]
+        return {"loss": loss.item()}
+
+    gradc.reset()
+    run = gradc.compile(step, options=OPTIONS)
+    for _ in range(4):
+        run(torch.ones(2, 4))
+    assert gradc.counters["stats"]["unique_graphs"] == 1 and not gradc.counters["uncompiled"]
+    assert not resumed_in(lambda: run(torch.ones(2, 4)))
 
 
 def test_what_was_an_optimizer_may_be_anything_in_a_later_call() -> None:

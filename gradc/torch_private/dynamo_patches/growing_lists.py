@@ -19,6 +19,7 @@ from gradc.torch_private.weaver import around
 
 _GROWING = Kind((list,), "list that grows", "gradc leaves it to Python: compiled, each length of it would be another program.")
 _GROWTHS = 2  # one may be a list that is filled at the first call
+_NEAR = 6  # instructions
 
 
 class _Seen(NamedTuple):
@@ -47,11 +48,20 @@ def leave_growing_lists_to_python() -> Patch:
 def _wrap(original: Method, self: Any, value: Any) -> Any:
     if not self.source or self.tx.one_graph:
         return original(self, value)
-    is_list = type(value) is list and _grows(self.tx.output.root_tx.f_code, self.source.name, value)
+    is_list = type(value) is list and (
+        _grows(self.tx.output.root_tx.f_code, self.source.name, value) or _is_given_a_number(self.tx)
+    )
     if not is_list and not _is_method_on_the_stack(value, self.source):
         return original(self, value)
     self.install_guards(GuardBuilder.TYPE_MATCH)
     return OpaqueVariable(value, _GROWING, source=self.source)
+
+
+def _is_given_a_number(tx: Any) -> bool:
+    """``losses.append(loss.item())``: the graph ends in what is appended, so that nothing is lost."""
+    place = tx.indexof[tx.current_instruction]
+    names = [inst.argval for inst in tx.instructions[place : place + _NEAR] if inst.opname in ("LOAD_METHOD", "LOAD_ATTR")]
+    return names[:1] == ["append"] and "item" in names
 
 
 def _is_method_on_the_stack(value: Any, source: Any) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameReturn
+from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrame, ConvertFrameReturn
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables import SkipFunctionVariable
 from torch._dynamo.variables.constant import ConstantVariable
@@ -59,8 +61,11 @@ def run_optimizers_eagerly(note: Callable[[str, Any], None], quick_method: Quick
                 return original(self, frame, *args, **kwargs)
             if code.co_name == ("step" if is_users else "wrapper"):
                 note(type(owner).__name__, backend)
-        skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
-        return ConvertFrameReturn(frame_exec_strategy=skip, apply_to_code=False)
+        return _without(FrameAction.DEFAULT if _has_closure(frame) else FrameAction.SKIP)
+
+    def helper(original: Method, self: Any, frame: Any, *args: Any) -> Any:
+        """What a step with a closure calls: it calls the closure."""
+        return _without(FrameAction.DEFAULT) if _is_helper(frame.f_code) else original(self, frame, *args)
 
     return Patch(
         "run_optimizers_eagerly",
@@ -69,8 +74,25 @@ def run_optimizers_eagerly(note: Callable[[str, Any], None], quick_method: Quick
             *(around(kind, "call_function", inline) for kind in FUNCTIONS),
             before(SkipFunctionVariable, "call_function", skipped),
             around(ConvertFrame, "__call__", convert, scope=is_frame_ours),
+            around(CatchErrorsWrapper, "__call__", helper, scope=is_frame_ours),
         ),
     )
+
+
+def _without(inside: Any) -> Any:
+    """The frame runs as it is, this time; ``inside``: those that it calls."""
+    return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, inside), apply_to_code=False)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_helper(code: types.CodeType) -> bool:
+    return code.co_name not in ("step", "wrapper") and _is_of_an_optimizer(code)
+
+
+def _has_closure(frame: Any) -> bool:
+    """Whether a step is given a function that computes the loss: that is the user's, and compiled."""
+    given = frame.f_locals
+    return any(map(callable, (given.get("closure"), *given.get("args", ())[1:], *given.get("kwargs", {}).values())))
 
 
 def end_at_step(step: Any) -> NoReturn:

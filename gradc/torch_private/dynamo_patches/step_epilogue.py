@@ -1,16 +1,19 @@
-"""The end of a training step, as ``loss.backward(); optimizer.step(); return loss``, runs in the frame of what was compiled.
+"""The end of a training step, as ``loss.backward(); optimizer.step(); losses.append(loss.item())``, runs in its frame.
 
 Behind each graph break Dynamo goes on in a function of its own, which it compiles, guards and looks up at each call: 3 us for
 each of the two behind ``backward``, and more where it finds an op, such as ``detach``. Where nothing is left to compile, the
-function's own bytecode follows instead, as Python has it. Of whatever is called there Dynamo is asked as ever.
+function's own bytecode follows instead, as Python has it: with numbers, lists and attributes, which a function of Dynamo's would
+guard. Of whatever is called there Dynamo is asked as ever.
 """
 
 from __future__ import annotations
 
 import builtins
+import collections
 import copy
 import inspect
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,8 +33,16 @@ from gradc.torch_private.weaver import around
 _TENSOR, _RESULT, _NULL = object(), object(), object()  # what bytecode leaves on the stack, where it is no value that is known
 _METHODS = {  # of None: not come to
     Optimizer: ("step", "zero_grad"), LRScheduler: ("step",), GradScaler: ("step", "update"), type(None): ("step",),
+    list: ("append",), collections.deque: ("append",),
 }  # fmt: skip
 _OF_TENSORS = {"backward": _RESULT, "detach": _TENSOR, "item": _RESULT}  # as fast as in a graph, and what they give
+_NUMBERS = (float, int)  # of a tensor, too
+_OF_PYTHON = (*_NUMBERS, len, max, min, print, round, str, time.perf_counter, time.time)  # what they are given is no tensor
+_TAKES = {  # how many values an instruction takes, none of which may be a tensor, and whether it leaves one
+    "BINARY_OP": (2, True), "BINARY_SUBSCR": (2, True), "COMPARE_OP": (2, True), "CONTAINS_OP": (2, True),
+    "UNARY_NEGATIVE": (1, True), "UNARY_NOT": (1, True), "STORE_SUBSCR": (3, False),
+}  # fmt: skip
+_GATHERS = {"BUILD_TUPLE": 0, "BUILD_LIST": 0, "BUILD_STRING": 0, "BUILD_CONST_KEY_MAP": 1}  # so many values more than it says
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case
 _NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
@@ -136,7 +147,7 @@ class _Reader:
             case "LOAD_GLOBAL":
                 self._stack += [*[_NULL] * (inst.arg & 1), self._global(inst.argval)]
             case "LOAD_CONST" | "LOAD_SMALL_INT":
-                self._stack.append(_RESULT)
+                self._stack.append(inst.argval if isinstance(inst.argval, (str, int)) else _RESULT)
             case "PUSH_NULL":
                 self._stack.append(_NULL)
             case "LOAD_METHOD":
@@ -147,12 +158,25 @@ class _Reader:
                 return self._attribute(inst.argval)
             case "STORE_FAST":
                 (self._stored[inst.argval],) = self._pop(1)
-            case "BUILD_TUPLE" | "BUILD_LIST" | "IS_OP":
-                self._pop(2 if inst.opname == "IS_OP" else inst.arg)
+            case "STORE_ATTR":
+                return self._pop(2)[1] is not _TENSOR
+            case "IS_OP":
+                self._pop(2)
+                self._stack.append(_RESULT)
+            case "FORMAT_VALUE":
+                self._pop(2 if inst.arg & 4 else 1)
+                self._stack.append(_RESULT)
+            case "BUILD_MAP":
+                self._pop(2 * inst.arg)
                 self._stack.append(_RESULT)
             case "CALL":
                 return self._call(inst.arg)
-            case name if name == "POP_TOP" or name.startswith("POP_JUMP_"):
+            case name if name in _GATHERS:
+                self._pop(inst.arg + _GATHERS[name])
+                self._stack.append(_RESULT)
+            case name if name in _TAKES:
+                return self._take(name, *_TAKES[name])
+            case name if name in ("POP_TOP", "STORE_DEREF", "STORE_GLOBAL") or name.startswith("POP_JUMP_"):
                 self._pop(1)
             case name:
                 return name in _NOTHING
@@ -163,6 +187,12 @@ class _Reader:
         taken = self._stack[start:]
         del self._stack[start:]
         return taken
+
+    def _take(self, name: str, count: int, leaves: bool) -> bool:
+        taken = self._pop(count)
+        if leaves:
+            self._stack.append(_item(*taken) if name == "BINARY_SUBSCR" else _RESULT)
+        return _TENSOR not in taken and self._stack[-1:] != [_TENSOR]
 
     def _variable(self, name: str) -> Any:
         if name in self._stored:
@@ -197,14 +227,20 @@ class _Reader:
         return result is not None
 
 
+def _item(container: Any, key: Any) -> Any:
+    """What a dictionary that is known has; a mark for the rest."""
+    return _mark(container.get(key, _RESULT)) if isinstance(container, dict) and isinstance(key, str) else _RESULT
+
+
 def _mark(value: Any) -> Any:
     return _TENSOR if isinstance(value, torch.Tensor) else value
 
 
 def _result_of(called: Any, arguments: list[Any]) -> Any:
     """What the call leaves; None where it may compute."""
-    if called is float:
-        return _RESULT if len(arguments) == 1 and arguments[0] is _TENSOR else None
+    if any(called is known for known in _OF_PYTHON):
+        is_number = any(called is known for known in _NUMBERS) and len(arguments) == 1
+        return _RESULT if is_number or all(argument is not _TENSOR for argument in arguments) else None
     if not isinstance(called, _Method):
         return None
     if called.owner is _TENSOR:
