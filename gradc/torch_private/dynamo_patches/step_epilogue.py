@@ -2,8 +2,8 @@
 
 Behind each graph break Dynamo goes on in a function of its own, which it compiles, guards and looks up at each call: 3 us for
 each of the two behind ``backward``, and more where it finds an op, such as ``detach``. Where nothing is left to compile, the
-function's own bytecode follows instead, as Python has it: with numbers, lists and attributes, which a function of Dynamo's would
-guard. Of whatever is called there Dynamo is asked as ever.
+function's own bytecode follows instead, as Python has it: with numbers, lists and attributes, which would be guarded there. Of
+whatever is called Dynamo is asked as ever.
 """
 
 from __future__ import annotations
