@@ -345,3 +345,21 @@ def test_an_error_is_where_it_is_in_the_program() -> None:
             run(torch.ones(2, 4))
         lines.append([entry.lineno for entry in traceback.extract_tb(raised.value.__traceback__) if entry.name == "step"][-1])
     assert lines == [lines[0]] * 3
+
+
+def test_what_is_left_to_compile_is_compiled_once() -> None:
+    """A loss that had gone straight to backward required no gradient any more, unlike that of the first call."""
+    training = Training()
+
+    def step(x: Tensor) -> Any:
+        loss = training.loss(x)
+        training.optimizer.zero_grad()
+        loss.backward()
+        training.optimizer.step()
+        return (x * 2).exp(), loss.item()
+
+    gradc.reset()
+    run = gradc.compile(step, options=OPTIONS)
+    for _ in range(4):
+        run(torch.ones(2, 4))
+    assert gradc.counters["stats"]["unique_graphs"] == 2

@@ -126,12 +126,13 @@ bool ForwardBackwardCall::run_joined() {
 }
 
 bool ForwardBackwardCall::run() {
-  if (!is_plain(loss()) || !is_ordered(loss()) || !loss().is_floating_point() || current_stream(loss().device()) != stream_ ||
+  const at::Tensor loss = this->loss();
+  if (!is_plain(loss) || !is_ordered(loss) || !loss.is_floating_point() || current_stream(loss.device()) != stream_ ||
       !leads_to_unwatched_leaves()) {
     return false;
   }
   const at::NoGradGuard no_grad;
-  at::Tensor one = one_for(loss().options());
+  at::Tensor one = one_for(loss.options());
   Key key = key_for(one);
   if (joined_ && key != key_) {
     return false;
@@ -153,6 +154,7 @@ bool ForwardBackwardCall::run() {
       give_to_leaf(leaf(layout().exits[i]), std::move(grads[i]));
     }
   }
+  loss.unsafeGetTensorImpl()->set_requires_grad(true); // as one with a history: functions behind the step are guarded by it
   return true;
 }
 
