@@ -1,13 +1,15 @@
 """How long Dynamo and gradc may compile before a program goes on: so many seconds at a stretch, and a tenth of the time in all.
 
-    budget_of_options: (options, name) -> Budget      Budget: allows() -> bool, spending() -> a context, refuse(code)
+    budget_of_options: (options, name) -> Budget      Budget: allows(code) -> bool, spending(code) -> a context, refuse(code)
     paid: a context                                   seconds_paid: () -> what this thread has paid for so far
 
 What comes to be compiled when nothing is left runs eagerly, counted, and is tried again when there is something left. So the
 first step of a program that breaks into a hundred pieces does not take half a minute, and a long training is compiled all the
 same: a tenth of the time that passes between compilations is added, up to the seconds that were given. What was begun is never
 cut short. Debts grow no greater than that, either: one large graph that takes a minute is waited out in ten times the seconds.
-All that a process compiles is paid from one purse; what was given seconds of its own has its own. See Note [What pays].
+What was compiled before, and is to be compiled again, for another length or another number, waits until half of what it cost
+is there: a loop that is unrolled for each length would run into debt each time. All that a process compiles is paid from one
+purse; what was given seconds of its own has its own. See Note [What pays].
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from gradc.policy.progress import is_at_terminal, telling
 from gradc.torch_private.dynamo import Uncompiled
 
 _SHARE = 0.1  # of the time that passes
+_AGAIN = 0.5
 _LONG = 2.0  # seconds after which somebody at a terminal is told, and again when they have doubled
 _ADVICE = (
     'Give it more time: options={"compile_seconds": 60}, or None for no limit; GRADC_COMPILE_SECONDS for a whole process.\n'
@@ -58,13 +61,13 @@ class Purse:
         """As at the beginning."""
         self._left, self._seen = self._seconds or 0.0, self._clock.passed()
 
-    def allows(self) -> bool:
-        """Whether something may be compiled now."""
+    def allows(self, least: float = 0.0) -> bool:
+        """Whether something may be compiled now: so many seconds are left, or all that it can hold."""
         if self._seconds is None:
             return True
         now = self._clock.passed()
         self._left, self._seen = min(self._seconds, self._left + _SHARE * (now - self._seen)), now
-        return self._left > 0
+        return self._left > 0 and self._left >= min(least, self._seconds)
 
     def pay(self, seconds: float) -> None:
         """What passed meanwhile adds nothing."""
@@ -95,15 +98,21 @@ class Budget:
     def _begin(self) -> None:
         self.spent, self.num_functions, self.num_calls, self.num_refused, self._told_next = 0.0, 0, 0, 0, _LONG
         self._tellers: weakref.WeakKeyDictionary[types.CodeType, Callable[[], None]] = weakref.WeakKeyDictionary()
+        self._costs: weakref.WeakKeyDictionary[types.CodeType, float] = weakref.WeakKeyDictionary()  # the last
 
-    def allows(self) -> bool:
-        """Whether something may be compiled now."""
-        return self._purse.allows()
+    def allows(self, code: types.CodeType) -> bool:
+        """Whether ``code`` may be compiled now: again only with a part of what it cost before left."""
+        return self._purse.allows(_AGAIN * self._costs.get(code, 0.0))
 
     @contextlib.contextmanager
-    def spending(self) -> Iterator[None]:
-        """What is computed inside is paid for."""
-        with telling(lambda seconds: self._tell_if_long(self.spent + seconds)), _metered(self._spend, self._clock):
+    def spending(self, code: types.CodeType) -> Iterator[None]:
+        """What is computed inside, to compile ``code``, is paid for."""
+
+        def spend(seconds: float) -> None:
+            self._costs[code] = seconds
+            self._spend(seconds)
+
+        with telling(lambda seconds: self._tell_if_long(self.spent + seconds)), _metered(spend, self._clock):
             yield
 
     def _spend(self, seconds: float) -> None:
@@ -138,7 +147,8 @@ def _tell(text: str) -> None:
 
 
 class _Local(threading.local):
-    paid, is_metered = 0.0, False
+    paid = 0.0  # in all
+    inside: float | None = None  # of what is paid for now: what is paid for by others
 
 
 _local = _Local()
@@ -146,17 +156,16 @@ _local = _Local()
 
 @contextlib.contextmanager
 def _metered(pay: Callable[[float], None], clock: Clock) -> Iterator[None]:
-    """Give ``pay`` the seconds that this thread computes inside, unless this lies in something that is paid for already."""
-    if _local.is_metered:
-        yield
-        return
-    begun, _local.is_metered = clock.worked(), True
+    """Give ``pay`` the seconds that this thread computes inside, but for those that are paid for by others there."""
+    outer, begun, _local.inside = _local.inside, clock.worked(), 0.0
     try:
         yield
     finally:
-        seconds, _local.is_metered = clock.worked() - begun, False
-        _local.paid += seconds
-        pay(seconds)
+        seconds, others = clock.worked() - begun, _local.inside or 0.0
+        _local.inside = None if outer is None else outer + seconds
+        if outer is None:
+            _local.paid += seconds
+        pay(seconds - others)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -52,8 +53,17 @@ def clocked(seconds: float | None, hands: Hands) -> Budget:
     return Budget(Purse(seconds, clock := Clock(hands.worked, hands.passed)), "step", clock)
 
 
-def spend(purse: Budget) -> None:
-    with purse.spending():
+def one() -> None: ...
+
+
+def another() -> None: ...
+
+
+ONE, ANOTHER = one.__code__, another.__code__
+
+
+def spend(purse: Budget, code: types.CodeType = ONE) -> None:
+    with purse.spending(code):
         pass
 
 
@@ -90,19 +100,22 @@ def test_seconds_are_spent_and_a_tenth_of_the_time_is_added() -> None:
     hands = Hands()
     purse = clocked(2.0, hands)
     spend(purse)
-    assert purse.allows()
+    assert purse.allows(ONE)
     spend(purse)
-    assert not purse.allows() and purse.spent == 2.0
+    assert not purse.allows(ONE) and purse.spent == 2.0
     hands.has_passed = 5.0
-    assert purse.allows()
+    assert purse.allows(ONE)
     hands.has_passed = 1000.0
-    assert [purse.allows(), spend(purse), purse.allows(), spend(purse), purse.allows()] == [True, None, True, None, False]
+    for _ in range(2):
+        assert purse.allows(ONE)
+        spend(purse)
+    assert not purse.allows(ONE)
 
 
 def test_a_new_target_finds_what_the_others_left() -> None:
     purse = Purse(2.0, clock := Clock((hands := Hands(each=3.0)).worked, hands.passed))
     spend(Budget(purse, "first", clock))
-    assert not Budget(purse, "second", clock).allows()
+    assert not Budget(purse, "second", clock).allows(ONE)
 
 
 def test_debts_are_waited_out_in_ten_times_the_seconds() -> None:
@@ -110,24 +123,58 @@ def test_debts_are_waited_out_in_ten_times_the_seconds() -> None:
     purse = clocked(2.0, hands)
     spend(purse)
     hands.has_passed = 19.0
-    assert not purse.allows()
+    assert not purse.allows(ANOTHER)
     hands.has_passed = 21.0
-    assert purse.allows()
+    assert purse.allows(ANOTHER)
+
+
+def test_what_was_compiled_before_waits_for_half_of_what_it_cost() -> None:
+    hands = Hands(each=1.8)
+    purse = clocked(2.0, hands)
+    spend(purse)
+    assert purse.allows(ANOTHER) and not purse.allows(ONE)
+    hands.has_passed = 6.0
+    assert not purse.allows(ONE)
+    hands.has_passed = 8.0
+    assert purse.allows(ONE)
+
+
+def test_what_cost_more_than_there_may_be_waits_until_all_is_there() -> None:
+    hands = Hands(each=100.0)
+    purse = clocked(2.0, hands)
+    spend(purse)
+    hands.has_passed = 39.0
+    assert purse.allows(ANOTHER) and not purse.allows(ONE)
+    hands.has_passed = 41.0
+    assert purse.allows(ONE)
 
 
 def test_what_passes_while_something_is_compiled_adds_nothing() -> None:
     hands = Hands()
     purse = clocked(2.0, hands)
     for _ in range(2):
-        with purse.spending():
+        with purse.spending(ONE):
             hands.has_passed += 1000.0  # on a machine that others use
-    assert not purse.allows()
+    assert not purse.allows(ONE)
+
+
+def test_what_is_compiled_inside_of_a_capture_is_paid_for_by_its_own_purse() -> None:
+    """Not by the capture's; its time had been nobody's loss, and so was that of the next."""
+    hands, captured = Hands(each=0.0), list[float]()
+    purse = clocked(2.0, hands)
+    before = budget.seconds_paid()
+    with budget._metered(captured.append, Clock(hands.worked, hands.passed)):
+        hands.has_worked += 0.5
+        with purse.spending(ONE):
+            hands.has_worked += 1.0
+        hands.has_worked += 0.25
+    assert purse.spent == 2.0 and captured == [1.5] and budget.seconds_paid() - before == 3.5
 
 
 def test_no_limit() -> None:
     purse = clocked(None, Hands(each=1e9))
     spend(purse)
-    assert purse.allows()
+    assert purse.allows(ONE)
 
 
 def test_what_is_left_runs_eagerly_until_there_is_more(hands: Hands) -> None:
@@ -202,7 +249,7 @@ def test_a_line_on_a_terminal_while_one_function_is_compiled(is_terminal: bool, 
     monkeypatch.setattr(progress, "_EVERY", 0.01)
     monkeypatch.setattr(budget, "_LONG", 0.05)
     threads = threading.active_count()
-    with Budget(Purse(None), "step").spending():
+    with Budget(Purse(None), "step").spending(ONE):
         assert threading.active_count() == threads + is_terminal
         time.sleep(0.5)
         told = stream.getvalue().splitlines()
@@ -233,10 +280,8 @@ def test_all_that_a_process_compiles_is_paid_from_one_purse(hands: Hands, monkey
     assert (num_regions(), num_refused()) == (3, 2)
 
 
-def test_what_lies_in_something_that_is_paid_for_is_paid_for_once() -> None:
-    hands, taken = Hands(), list[float]()
-    before = budget.seconds_paid()
-    purse = clocked(None, hands)
-    with purse.spending(), budget.paid(taken.append):
+def test_what_lies_in_something_that_is_paid_for_is_paid_for_once(hands: Hands) -> None:
+    taken, purse, before = list[float](), clocked(None, hands), budget.seconds_paid()
+    with purse.spending(ONE), budget.paid(taken.append):
         pass
-    assert (purse.spent, budget.seconds_paid() - before, taken) == (1.0, 1.0, [])
+    assert (purse.spent, budget.seconds_paid() - before, taken) == (2.0, 3.0, [1.0])

@@ -25,8 +25,8 @@ _RUN_AS_IT_IS = ConvertFrameReturn(
 class Purse(Protocol):
     """See gradc.policy.budget."""
 
-    def allows(self) -> bool: ...
-    def spending(self) -> AbstractContextManager[None]: ...
+    def allows(self, code: types.CodeType) -> bool: ...
+    def spending(self, code: types.CodeType) -> AbstractContextManager[None]: ...
     def refuse(self, code: types.CodeType) -> None: ...
 
 
@@ -42,18 +42,18 @@ def compile_within_budgets(purse_of: Callable[[Any], Purse | None]) -> Patch:
         purse = purse_of(compiler)
         if purse is None:
             return original(code, *args, **kwargs)
-        if not purse.allows():
+        if not purse.allows(code):
             refused[code] = compiler, purse
             purse.refuse(code)
             return _RUN_AS_IT_IS
-        with purse.spending():
+        with purse.spending(code):
             return original(code, *args, **kwargs)
 
     def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
         code = frame.f_code
         if code in refused and code in input_codes:  # empty after a reset
             compiler, purse = refused[code]
-            if compiler is _backend_of(self) and not purse.allows():
+            if compiler is _backend_of(self) and not purse.allows(code):
                 purse.refuse(code)
                 return _RUN_AS_IT_IS
             del refused[code]
