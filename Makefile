@@ -25,7 +25,7 @@ help:
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps, of a small compiled model and of a whole compiled step whose numbers change: memory flat, nothing compiled again"
 	@echo "make same-steps   200 whole compiled steps of each benchmark's model: eager's, bit for bit (minutes)"
-	@echo "make scripts   small scripts of kinds that gain little: 300 steps from the first call on beside eager's, settled steps (half an hour)"
+	@echo "make scripts   small scripts of kinds that gain little: 300 steps from the first call on beside eager's, settled steps; writes docs/scripts.md (half an hour)"
 	@echo "make races   threads that make, compile, call and drop the same 2,000 new functions at once: the process lives (minutes)"
 	@echo "make asan    build the extension with AddressSanitizer and UndefinedBehaviorSanitizer, run the native tests with it"
 	@echo "make tsan    build it with ThreadSanitizer, run what several threads share; fails on a data race in gradc's own code"
@@ -120,7 +120,7 @@ same-steps: venv
 	$(BIN)/python -m benchmarks.same_steps
 
 scripts: venv
-	$(BIN)/python -m benchmarks.never_slower
+	$(BIN)/python -m benchmarks.never_slower --page docs/scripts.md
 
 races: venv
 	$(BIN)/python -m tests.compile_races --functions 2000

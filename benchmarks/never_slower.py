@@ -1,6 +1,6 @@
 """What scripts cost that gain little by being compiled: 300 steps from the first call on, beside eager's, and settled steps.
 
-    python -m benchmarks.never_slower [NAME ...] [--steps 300]
+    python -m benchmarks.never_slower [NAME ...] [--steps 300] [--page docs/scripts.md]
 
 Each script, and each way, is a process of its own; times are what it computes. The bars: 300 steps take at most 1.1 of the
 time that they take in eager, and 5 s; a settled step at most 1.02 of an eager one, which takes turns with it in the same
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import pathlib
 import random
 import statistics
 import subprocess
@@ -154,26 +155,73 @@ def cost(compiled: dict[str, Any], eager: dict[str, Any]) -> Cost:
     return Cost(sum(compiled["seconds"]), sum(eager["seconds"]), compiled["settled"], worst, chosen, is_bitwise)
 
 
+def page(costs: dict[str, dict[str, Cost]], num_steps: int) -> str:
+    """The page of all costs: name -> way -> Cost."""
+    best = {name: min(cost.settled for cost in ways.values()) for name, ways in costs.items()}
+    gain = sum(ratio <= _TENTH for ratio in best.values())
+    every = [cost for ways in costs.values() for cost in ways.values()]
+    rows = [
+        f"| {name.replace('_', ' ')} | {_cells(ways)} |" for name, ways in sorted(costs.items(), key=lambda row: best[row[0]])
+    ]
+    return _PAGE.format(
+        torch=torch.__version__.split("+")[0], python=sys.version.split()[0], num_steps=num_steps, rows="\n".join(rows),
+        gain=gain, number=len(best), median=statistics.median(best.values()),
+        slower=sum(cost.settled > _MOST_OF_SETTLED + 0.01 for cost in every), runs=len(every),
+        bitwise=sum(cost.is_bitwise for cost in every), worst=max(cost.worst for cost in every),
+    )  # fmt: skip
+
+
+def _cells(ways: dict[str, Cost]) -> str:
+    model, step = (ways[way] for way in WAYS)
+    ratios = (
+        f"{cost.settled:.2f}{' (eager)' * cost.verdicts.rpartition(', ')[2].startswith('eager')}" for cost in (model, step)
+    )
+    return " | ".join((*ratios, *(f"{seconds:.1f}" for seconds in (model.eager, model.total, step.total))))
+
+
+_TENTH = 0.9
+_PAGE = """# Scripts
+
+Written by `make scripts` with torch {torch}, Python {python}, one thread: small training scripts, re-made after
+public ones. Half are of kinds in which compiling gains little (episodes, solvers, trees: `benchmarks/scripts.py`), half
+are what people train every day (`benchmarks/everyday_scripts.py`). Two ways: the model compiled, and the step.
+
+**{gain} of {number} take at most {tenth} of eager's time in the better way; the median is {median:.2f}.**
+{slower} of {runs} settled runs are slower than 1.03 of eager. Bits: {bitwise} of {runs} are eager's.
+The most that one was ever behind 1.1 of eager's time, compiling included: {worst:.1f} s.
+
+Ratios of settled steps to eager's, which take turns with them; `(eager)`: the trial chose eager. Seconds of {num_steps} steps,
+from the first call on. All times are what the process computes.
+
+| script | ratio: model | ratio: step | {num_steps} steps: eager | model | step |
+| --- | ---: | ---: | ---: | ---: | ---: |
+{rows}
+""".replace("{tenth}", str(_TENTH))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--way", help="run it here")
+    parser.add_argument("--page", type=pathlib.Path, help="to be written, besides")
     asked = parser.parse_args()
     if asked.way:
         print(json.dumps(run(asked.names[0], asked.way, asked.steps)))
         return 0
-    is_over = False
+    costs: dict[str, dict[str, Cost]] = {}
     print("script, way | eager s | total s | behind s, at most | settled | chosen after steps | bitwise", flush=True)
     for name in asked.names or [name for name in ALL if name != "tensordicts" or find_spec("tensordict")]:
         eager = in_a_process(name, "eager", asked.steps)
         for way in WAYS:
             compiled = in_a_process(name, way, asked.steps)
             found = cost(compiled, eager)
-            is_over |= found.is_over
+            costs.setdefault(name, {})[way] = found
             print(f"{name}, {way} | {found}{' <-- over a bar' * found.is_over}", flush=True)
             print(f"    {compiled['counters']}", file=sys.stderr)
-    return int(is_over)
+    if asked.page:
+        asked.page.write_text(page(costs, asked.steps))
+    return int(any(cost.is_over for ways in costs.values() for cost in ways.values()))
 
 
 if __name__ == "__main__":
