@@ -237,6 +237,54 @@ def adds_tensors(t: Training) -> Step:
     return step
 
 
+class Averaging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(()))
+        self.recent = [torch.zeros(())]
+
+    @property
+    def last(self) -> Tensor:
+        return self.recent[-1]
+
+
+def averages_in_a_buffer(t: Training) -> Step:
+    averaging: Any = Averaging()
+
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        averaging.average = 0.9 * averaging.average
+        return averaging.average
+
+    return step
+
+
+def reads_a_list_of_tensors(t: Training) -> Step:
+    averaging = Averaging()
+
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return 0.5 + averaging.recent[0]
+
+    return step
+
+
+def reads_a_property(t: Training) -> Step:
+    averaging = Averaging()
+
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        loss.backward()
+        t.optimizer.step()
+        return -averaging.last
+
+    return step
+
+
 def calls_a_function(t: Training) -> Step:
     history = types.SimpleNamespace(append=lambda value: value * 2)
 
@@ -249,7 +297,13 @@ def calls_a_function(t: Training) -> Step:
     return step
 
 
-@pytest.mark.parametrize("make", [calculates, clips, handles_errors, repeats, adds_tensors, calls_a_function])
+COMPILED_BEHIND = (
+    calculates, clips, handles_errors, repeats, adds_tensors, averages_in_a_buffer, reads_a_list_of_tensors, reads_a_property,
+    calls_a_function,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", COMPILED_BEHIND)
 def test_what_is_left_to_compile_is_compiled(make: Callable[[Training], Step]) -> None:
     check(steps(make), constant(2, 4), allow_fallback=True)
     training = Training()

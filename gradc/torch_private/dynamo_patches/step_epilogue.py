@@ -14,10 +14,12 @@ import copy
 import inspect
 import sys
 import time
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch._dynamo.bytecode_transformation import create_binary_subscr, create_instruction, create_load_const, create_swap
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import LazyVariableTracker, TensorVariable
@@ -36,6 +38,7 @@ _METHODS = {  # of None: not come to
     list: ("append",), collections.deque: ("append",),
 }  # fmt: skip
 _OF_TENSORS = {"backward": _RESULT, "detach": _TENSOR, "item": _RESULT}  # as fast as in a graph, and what they give
+_CALCULATED = (property, types.MemberDescriptorType, types.GetSetDescriptorType)  # attributes that are another's value
 _NUMBERS = (float, int)  # of a tensor, too
 _OF_PYTHON = (*_NUMBERS, len, max, min, print, round, str, time.perf_counter, time.time)  # what they are given is no tensor
 _TAKES = {  # how many values an instruction takes, none of which may be a tensor, and whether it leaves one
@@ -192,7 +195,7 @@ class _Reader:
         taken = self._pop(count)
         if leaves:
             self._stack.append(_item(*taken) if name == "BINARY_SUBSCR" else _RESULT)
-        return _TENSOR not in taken and self._stack[-1:] != [_TENSOR]
+        return all(value is not _TENSOR for value in taken)
 
     def _variable(self, name: str) -> Any:
         if name in self._stored:
@@ -214,7 +217,7 @@ class _Reader:
 
     def _attribute(self, name: str) -> bool:
         (owner,) = self._pop(1)
-        self._stack.append(_mark(inspect.getattr_static(owner, name, _RESULT)))
+        self._stack.append(_mark(_attribute_of(owner, name)))
         return owner is not _TENSOR
 
     def _call(self, num_arguments: int) -> bool:
@@ -228,8 +231,23 @@ class _Reader:
 
 
 def _item(container: Any, key: Any) -> Any:
-    """What a dictionary that is known has; a mark for the rest."""
-    return _mark(container.get(key, _RESULT)) if isinstance(container, dict) and isinstance(key, str) else _RESULT
+    """What a dictionary that is known has, and a list of anything but tensors; else it may be a tensor."""
+    if isinstance(container, dict) and isinstance(key, str):
+        return _mark(dict.get(container, key, _RESULT))
+    is_known = type(container) in (list, tuple, collections.deque)
+    return _RESULT if is_known and not any(isinstance(value, torch.Tensor) for value in container) else _TENSOR
+
+
+def _attribute_of(owner: Any, name: str) -> Any:
+    """What it is without running any code; where that is not known, it may be a tensor."""
+    if isinstance(owner, nn.Module) and (value := _held_by_module(owner).get(name)) is not None:
+        return value
+    found = inspect.getattr_static(owner, name, _TENSOR)
+    return _TENSOR if isinstance(found, _CALCULATED) else found
+
+
+def _held_by_module(module: nn.Module) -> dict[str, Any]:
+    return {**module._parameters, **module._buffers, **module._modules}
 
 
 def _mark(value: Any) -> Any:
