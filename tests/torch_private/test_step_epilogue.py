@@ -273,6 +273,19 @@ def reads_a_list_of_tensors(t: Training) -> Step:
     return step
 
 
+def calculates_with_what_the_graph_ended_at(t: Training) -> Step:
+    """Found by the tests of checkpoints: what such a call gives may be a tensor."""
+
+    @torch.compiler.disable
+    def outside(loss: Tensor) -> Tensor:
+        return loss * 2
+
+    def step(x: Tensor) -> Tensor:
+        return 3 * outside(t.loss(x)) + 1
+
+    return step
+
+
 def reads_a_property(t: Training) -> Step:
     averaging = Averaging()
 
@@ -299,7 +312,7 @@ def calls_a_function(t: Training) -> Step:
 
 COMPILED_BEHIND = (
     calculates, clips, handles_errors, repeats, adds_tensors, averages_in_a_buffer, reads_a_list_of_tensors, reads_a_property,
-    calls_a_function,
+    calculates_with_what_the_graph_ended_at, calls_a_function,
 )  # fmt: skip
 
 

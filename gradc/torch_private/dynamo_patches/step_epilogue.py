@@ -46,6 +46,8 @@ _TAKES = {  # how many values an instruction takes, none of which may be a tenso
     "UNARY_NEGATIVE": (1, True), "UNARY_NOT": (1, True), "STORE_SUBSCR": (3, False),
 }  # fmt: skip
 _GATHERS = {"BUILD_TUPLE": 0, "BUILD_LIST": 0, "BUILD_STRING": 0, "BUILD_CONST_KEY_MAP": 1}  # so many values more than it says
+_OF_NUMBERS = ("backward", "item")
+_BETWEEN = ("PRECALL", "CALL", "CACHE")  # a method without arguments and what follows its call
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case
 _NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
@@ -62,7 +64,7 @@ def end_in_the_same_frame(quick_method: QuickMethod) -> Patch:
 
     def resume(original: Method, self: Any, inst: Any, all_stack_locals_metadata: Any) -> Any:
         rest = _rest_from(self, inst) if _is_plain(self, all_stack_locals_metadata) else []
-        reader = _Reader(self)
+        reader = _Reader(self, inst)
         if not rest or not reader.computes_nothing(rest):
             begin_joint_if_dropped(self, _all_behind(self, inst))
             return original(self, inst, all_stack_locals_metadata)
@@ -131,9 +133,9 @@ class _Reader:
     It may be wrong about a value: what is taken for an optimizer, and is none in a later call, runs as Python has it.
     """
 
-    def __init__(self, translator: Any) -> None:
+    def __init__(self, translator: Any, first: Any) -> None:
         self._translator = translator
-        self._stack: list[Any] = [_RESULT] * len(translator.stack)
+        self._stack: list[Any] = [_left_before(translator, first)] * len(translator.stack)
         self._stored: dict[str, Any] = {}
         self.without_arguments: list[_Method] = []  # called so
 
@@ -146,7 +148,7 @@ class _Reader:
             case "LOAD_FAST" | "LOAD_FAST_BORROW":
                 self._stack.append(self._variable(inst.argval))
             case "LOAD_DEREF":
-                self._stack.append(_mark(self._translator.f_locals.get(inst.argval, _RESULT)))
+                self._stack.append(_mark(self._translator.f_locals.get(inst.argval, _TENSOR)))
             case "LOAD_GLOBAL":
                 self._stack += [*[_NULL] * (inst.arg & 1), self._global(inst.argval)]
             case "LOAD_CONST" | "LOAD_SMALL_INT":
@@ -252,6 +254,14 @@ def _held_by_module(module: nn.Module) -> dict[str, Any]:
 
 def _mark(value: Any) -> Any:
     return _TENSOR if isinstance(value, torch.Tensor) else value
+
+
+def _left_before(translator: Any, inst: Any) -> Any:
+    """What the call that the graph ended at leaves: a method that gives none, or it may be a tensor."""
+    place = translator.indexof[inst]
+    before = [each for each in translator.instructions[max(place - 3, 0) : place] if each.opname not in _BETWEEN]
+    names = {name for methods in (*_METHODS.values(), _OF_NUMBERS) for name in methods}
+    return _RESULT if before and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR") and before[-1].argval in names else _TENSOR
 
 
 def _result_of(called: Any, arguments: list[Any]) -> Any:
