@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from benchmarks import report, results
+from benchmarks import never_slower, report, results
 from benchmarks.models import SMALL
 from benchmarks.results import DOCS, BackwardResult, Entry, WholeResult
+from gradc.bits import same_bits
 from tests import forked
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
@@ -80,3 +81,19 @@ def test_without_jax_it_is_said_what_to_install():
     done = forked.python("-c", program)
     assert done.returncode == 2
     assert done.stderr.endswith("--jax: JAX is not installed here. Install it with: pip install jax\n")
+
+
+@pytest.mark.parametrize("name", [name for name in never_slower.ALL if name != "tensordicts"])
+def test_a_script_trains(name: str) -> None:
+    script = never_slower.made(name, "eager")
+    before = [tensor.detach().clone() for tensor in script.tensors]
+    script.step()
+    assert any(not same_bits(a, b) for a, b in zip(before, script.tensors, strict=True))
+
+
+def test_the_page_of_scripts_says_how_many_gain() -> None:
+    cost = never_slower.Cost(total=2.0, eager=1.0, settled=0.5, worst=0.9, verdicts="compiled 20", is_bitwise=True)
+    slow = never_slower.Cost(total=9.0, eager=1.0, settled=1.2, worst=6.9, verdicts="compiled 20, eager 90", is_bitwise=True)
+    page = never_slower.page({"a_b": {"model": slow, "step": cost}, "c": {"model": slow, "step": slow}}, 300)
+    assert "**1 of 2 take at most 0.9" in page and "3 of 4 settled runs are slower" in page and "6.9 s" in page
+    assert "| a b | 1.20 (eager) | 0.50 | 1.0 | 9.0 | 2.0 |" in page
