@@ -31,7 +31,7 @@ from gradc.policy.progress import is_at_terminal, telling
 from gradc.torch_private.dynamo import Uncompiled
 
 _SHARE = 0.1  # of the time that passes
-_AGAIN = 0.5
+_AGAIN = 0.5  # of what it cost before has to be left
 _LONG = 2.0  # seconds after which somebody at a terminal is told, and again when they have doubled
 _ADVICE = (
     'Give it more time: options={"compile_seconds": 60}, or None for no limit; GRADC_COMPILE_SECONDS for a whole process.\n'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import types
@@ -84,7 +83,6 @@ def _without(inside: Any) -> Any:
     return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, inside), apply_to_code=False)
 
 
-@functools.lru_cache(maxsize=256)
 def _is_helper(code: types.CodeType) -> bool:
     return code.co_name not in ("step", "wrapper") and _is_of_an_optimizer(code)
 

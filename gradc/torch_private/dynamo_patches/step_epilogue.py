@@ -46,8 +46,11 @@ _TAKES = {  # how many values an instruction takes, none of which may be a tenso
     "UNARY_NEGATIVE": (1, True), "UNARY_NOT": (1, True), "STORE_SUBSCR": (3, False),
 }  # fmt: skip
 _GATHERS = {"BUILD_TUPLE": 0, "BUILD_LIST": 0, "BUILD_STRING": 0, "BUILD_CONST_KEY_MAP": 1}  # so many values more than it says
-_OF_NUMBERS = ("backward", "item")
-_BETWEEN = ("PRECALL", "CALL", "CACHE")  # a method without arguments and what follows its call
+_WITHOUT_TENSOR = {  # names of methods that leave none
+    *(name for methods in _METHODS.values() for name in methods),
+    *(name for name, left in _OF_TENSORS.items() if left is _RESULT),
+}  # fmt: skip
+_OF_A_CALL = ("PRECALL", "CALL", "CACHE")  # without arguments, behind its method
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case
 _NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
@@ -242,14 +245,12 @@ def _item(container: Any, key: Any) -> Any:
 
 def _attribute_of(owner: Any, name: str) -> Any:
     """What it is without running any code; where that is not known, it may be a tensor."""
-    if isinstance(owner, nn.Module) and (value := _held_by_module(owner).get(name)) is not None:
-        return value
+    parts: Iterable[Any] = (owner._parameters, owner._buffers, owner._modules) if isinstance(owner, nn.Module) else ()
+    for part in parts:
+        if part.get(name) is not None:
+            return part[name]
     found = inspect.getattr_static(owner, name, _TENSOR)
     return _TENSOR if isinstance(found, _CALCULATED) else found
-
-
-def _held_by_module(module: nn.Module) -> dict[str, Any]:
-    return {**module._parameters, **module._buffers, **module._modules}
 
 
 def _mark(value: Any) -> Any:
@@ -259,9 +260,9 @@ def _mark(value: Any) -> Any:
 def _left_before(translator: Any, inst: Any) -> Any:
     """What the call that the graph ended at leaves: a method that gives none, or it may be a tensor."""
     place = translator.indexof[inst]
-    before = [each for each in translator.instructions[max(place - 3, 0) : place] if each.opname not in _BETWEEN]
-    names = {name for methods in (*_METHODS.values(), _OF_NUMBERS) for name in methods}
-    return _RESULT if before and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR") and before[-1].argval in names else _TENSOR
+    before = [each for each in translator.instructions[max(place - 3, 0) : place] if each.opname not in _OF_A_CALL]
+    is_method = bool(before) and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR")
+    return _RESULT if is_method and before[-1].argval in _WITHOUT_TENSOR else _TENSOR
 
 
 def _result_of(called: Any, arguments: list[Any]) -> Any:
