@@ -247,7 +247,7 @@ def _attribute_of(owner: Any, name: str) -> Any:
     """What it is without running any code; where that is not known, it may be a tensor."""
     parts: Iterable[Any] = (owner._parameters, owner._buffers, owner._modules) if isinstance(owner, nn.Module) else ()
     for part in parts:
-        if part.get(name) is not None:
+        if name in part and part[name] is not None:  # no get: those of a ScriptModule are no dictionaries
             return part[name]
     found = inspect.getattr_static(owner, name, _TENSOR)
     return _TENSOR if isinstance(found, _CALCULATED) else found
