@@ -96,6 +96,7 @@ class Region:
         slow: Callable[..., Any],
         raised: Callable[[BaseException, torch.Tensor | None], None] | None,
         draws: bool,
+        may_be_dropped: bool,
         leaves: Sequence[int],
         unheard: Sequence[int],
         joint: StraightLoss | None = None,

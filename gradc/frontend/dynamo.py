@@ -200,6 +200,4 @@ def _what_is_unusual(region: Region, inputs: Sequence[Any], drops: bool) -> str:
         return "gradients enabled in inference mode"  # what was traced records them; eager does not
     if reason := region.why_not_packed() or ("saved-tensors hooks" if drops and is_saving_hooked_by_user() else ""):
         return reason
-    if are_saved_tensors_hooked() and any(saved.spoilt for saved in region.tape.saved):  # nothing checks what a hook packed
-        return "saved tensor modified in place inside the region"
     return "input that is a view made under no_grad" if any(map(is_cut_off, inputs)) else ""

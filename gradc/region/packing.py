@@ -3,6 +3,7 @@
     packing_program: (Hoisted, Returned, segments, number of outputs' values) -> Program
     packed_numbers:  segments -> numbers of the saved tensors, in the order in which live nodes ask for them
     why_never_packed: Tape -> the reason why eager has to run each such call, or "" if that hangs on the hooks
+    why_not_dropped:  (Tape, segments) -> the reason why eager has to run each call inside of a checkpoint, or ""
 
 Eager calls ``pack`` for each tensor as it is saved, also for a node that no output leads to. See Note [Saved-tensors hooks].
 """
@@ -34,6 +35,14 @@ def why_never_packed(tape: Tape) -> str:
     if tape.symints or any(tape.tensor_of(slot).requires_grad for call in tape.program.instructions for slot in call.writes):
         return "saved-tensors hooks"  # the next call had the sizes of this one; nodes that are made anew ask in another order
     return ""
+
+
+def why_not_dropped(tape: Tape, segments: Sequence[Segment]) -> str:
+    """See the module's docstring. A checkpoint counts what is packed, and may run a function compiled once and eagerly once."""
+    if any(saved.spoilt for saved in tape.saved):
+        return "saved tensor modified in place inside the region"
+    in_eager = tuple(number for number, saved in enumerate(tape.saved) if not saved.is_on_ctx)
+    return "" if packed_numbers(segments) == in_eager else "saved-tensors hooks"
 
 
 def packed_numbers(segments: Sequence[Segment]) -> tuple[int, ...]:

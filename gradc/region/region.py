@@ -44,13 +44,19 @@ from gradc.passes import pipeline
 from gradc.region.expansion import Expansion, expansion
 from gradc.region.joined import joined_program
 from gradc.region.native_layout import direct_outputs, is_made_natively, region_spec
-from gradc.region.packing import packed_numbers, packing_program, why_never_packed
+from gradc.region.packing import packed_numbers, packing_program, why_never_packed, why_not_dropped
 from gradc.region.pure_hooks import is_pure
 from gradc.region.returned import Returned, choose_returned
 from gradc.region.summary import graph_of
 from gradc.tape.tape import Edge, Tape
 from gradc.tape.weight_casts import CacheError
-from gradc.torch_private.autograd import has_gradient_hooks, input_metadata, next_sequence_nr, user_hooks_on_saving
+from gradc.torch_private.autograd import (
+    are_saved_tensors_hooked,
+    has_gradient_hooks,
+    input_metadata,
+    next_sequence_nr,
+    user_hooks_on_saving,
+)
 from gradc.torch_private.modes import autocast_nesting
 
 
@@ -181,11 +187,15 @@ class Region:
     def _why_never_packed(self) -> str:
         return why_never_packed(self.tape)
 
+    @functools.cached_property
+    def _why_not_dropped(self) -> str:
+        return why_not_dropped(self.tape, self.segments)
+
     def why_not_packed(self) -> str:
         """Why eager has to run a call inside of the saved-tensors hooks that are in force; "" also where there are none."""
         hooks = user_hooks_on_saving()
         if hooks is None:
-            return ""
+            return self._why_not_dropped if are_saved_tensors_hooked() else ""
         return self._why_never_packed or ("" if all(map(is_pure, hooks)) and self.packing else "saved-tensors hooks")
 
     def guarded(
@@ -208,7 +218,9 @@ class Region:
         leaves = {position for gradient in inner for position in gradient.must_be_leaves}
         unheard = {position for gradient in inner for position in gradient.wanted}
         outputs = direct_outputs(self.outputs.kinds)
-        return self.native.direct(outputs, slow, raised, draws, sorted(leaves), sorted(unheard), joint, loss)
+        return self.native.direct(
+            outputs, slow, raised, draws, not self._why_not_dropped, sorted(leaves), sorted(unheard), joint, loss
+        )
 
     def native_keys(self, number: int) -> list[BackwardKey]:
         """What the native node of a segment has backwards for, in no order."""

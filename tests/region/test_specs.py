@@ -102,6 +102,6 @@ def test_a_direct_output_of_an_unknown_kind(specs):
     region = extension.Region(specs["region"])
     known = "plain, argument, value, again, view"
     with pytest.raises(ValueError, match=rf"DirectOutput\.kind cannot be 'values'; it is one of {known}"):
-        region.direct([("values", 0, False, None)], print, None, False, [], [])
+        region.direct([("values", 0, False, None)], print, None, False, False, [], [])
     with pytest.raises(ValueError, match="DirectOutput cannot be None"):
-        region.direct([None], print, None, False, [], [])
+        region.direct([None], print, None, False, False, [], [])

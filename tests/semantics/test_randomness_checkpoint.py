@@ -120,7 +120,7 @@ def test_inside_the_region(compile, x, w):
     return y
 
 
-@case(CHECKPOINT, leaf(4, 6), leaf(6, 6), min_graphs=0)
+@case(CHECKPOINT, leaf(4, 6), leaf(6, 6))
 def test_several_inside(compile, x, w):
     def f(x, w):
         for _ in range(3):
@@ -196,14 +196,14 @@ def test_memory_is_saved(compile, x, w):
     return num_bytes
 
 
-@case(CHECKPOINT, leaf(4, 6), leaf(6, 6), min_graphs=0)
+@case(CHECKPOINT, leaf(4, 6), leaf(6, 6))
 def test_second_order_through_checkpoint(compile, x, w):
     y = compile(lambda x, w: checkpoint(lambda x, w: torch.tanh(x @ w), x, w, use_reentrant=False))(x, w)
     (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     slope.square().sum().backward()
 
 
-@case(CHECKPOINT, constant(4, 6), leaf(6, 6), min_graphs=0)
+@case(CHECKPOINT, constant(4, 6), leaf(6, 6))
 def test_two_states_of_the_generator(compile, x, w):
     """The draws of the recomputation do not move the generator."""
     y = compile(lambda x, w: checkpoint(block, x, w, use_reentrant=False))(x, w)

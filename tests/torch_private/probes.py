@@ -12,6 +12,7 @@ PROBES: dict[str, str] = {
     "answer_from_caches": "tests/torch_private/test_cached_functions.py",
     "leave_calculated_floats_to_python": _OWN.format("changing_floats", "sizes_that_python_calculates_by_floats"),
     "calculate_with_integers_in_python": _OWN.format("changing_integers", "a_schedule_by_the_number_of_the_step"),
+    "compile_inside_of_checkpoints": "tests/region/test_checkpoints.py::test_what_compiled_code_checkpoints_is_compiled",
     "take_changing_integers": _OWN.format("changing_integers", "a_module_counts_its_calls"),
     "let_python_choose": _OWN.format("equality_semantics", "a_frozen_dataclass_is_found_as_a_key"),
     "clear_behind_graphs": "tests/torch_private/test_zero_grad_sink.py",

@@ -125,8 +125,9 @@ void save_tensors(
     const std::vector<bool>& is_own,
     const std::vector<c10::IValue>& primals,
     const std::vector<c10::IValue>& values,
-    bool has_hooks) {
+    PackedBy packed_by) {
   const auto& sources = node.layout().saved;
+  const bool has_hooks = packed_by != PackedBy::nobody;
   SegmentNode::SavedTensors saved;
   saved.variables.resize(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -149,15 +150,20 @@ void save_tensors(
     } else {
       saved.variables[i] = SavedVariable(tensor, node.layout().is_output(i, node.number()));
     }
+    if (packed_by == PackedBy::checkpoint) {
+      saved.packed.resize(sources.size());
+      saved.packed[i] = PackedLayout(source.is_transposed ? transpose_below_autograd(tensor) : tensor);
+    }
   }
-  node.save(std::move(saved), /*is_repacked=*/has_hooks);
+  node.save(std::move(saved), packed_by);
 }
 
 } // namespace
 
 // Forward-mode AD is one of the modes: outside of it no tensor has a forward gradient.
-bool is_watched(const std::vector<c10::IValue>& primals) {
-  return !unsupported_mode().empty() || at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+bool is_watched(const std::vector<c10::IValue>& primals, bool may_be_dropped) {
+  const auto packed_by = gradc::packed_by();
+  return !unsupported_mode().empty() || packed_by == PackedBy::user || (packed_by == PackedBy::checkpoint && !may_be_dropped) ||
       std::any_of(primals.begin(), primals.end(), [](const c10::IValue& primal) {
            return primal.isTensor() && (!has_plain_keys(primal.toTensor()) || is_cut_off(primal.toTensor()));
          });
@@ -177,16 +183,16 @@ Nodes hang_on_nodes(
   Nodes nodes;
   nodes.reserve(region->segments.size());
   const auto symbols = read_symbols(region->symbols, primals);
-  const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
+  const auto packed_by = gradc::packed_by();
   for (size_t number = 0; number < region->segments.size(); ++number) {
     auto node = region->num_nodes > 0
         ? c10::make_intrusive<SegmentNode>(region, number, symbols, shapes, start + region->segments[number].offset)
         : c10::make_intrusive<SegmentNode>(region, number, symbols, shapes);
     add_edges(*node, nodes, primals);
     node->show_entries(node->layout().num_tangents);
-    const auto is_own = find_own(node->layout().saved, values, has_hooks);
+    const auto is_own = find_own(node->layout().saved, values, packed_by != PackedBy::nobody);
     set_edges_of_values(node, is_own, values);
-    save_tensors(*node, nodes, is_own, primals, values, has_hooks);
+    save_tensors(*node, nodes, is_own, primals, values, packed_by);
     nodes.push_back(std::move(node));
   }
   for (const auto& node : nodes) {

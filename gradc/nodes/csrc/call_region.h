@@ -11,8 +11,9 @@
 
 namespace gradc {
 
-// True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides.
-bool is_watched(const std::vector<c10::IValue>& primals);
+// True if ops must reach the dispatcher one by one, or a saved-tensors hook wants what is packed: Python then decides. Not if a
+// checkpoint drops what it packs, and that `may_be_dropped`.
+bool is_watched(const std::vector<c10::IValue>& primals, bool may_be_dropped);
 
 using Nodes = std::vector<c10::intrusive_ptr<torch::autograd::Node>>;
 

@@ -45,7 +45,7 @@ variable_list SegmentNode::derive(const variable_list& tangents, const std::vect
   try {
     auto found = differentiate(saved, all, needed);
     auto grads =
-        found ? *std::move(found) : region_->derive->grads(number_, symbols_, saved, all, needed, is_repacked_, owned, let_go);
+        found ? *std::move(found) : region_->derive->grads(number_, symbols_, saved, all, needed, is_packed(), owned, let_go);
     if (!keeps_graph) {
       release_all();
     }
@@ -88,7 +88,7 @@ void SegmentNode::take_sums(variable_list& tangents, const std::vector<bool>& ne
 
 std::optional<variable_list> SegmentNode::differentiate(
     const variable_list& saved, const variable_list& tangents, const std::vector<bool>& needed) {
-  if (!at::GradMode::is_enabled() || region_->forced_autocast || is_repacked_ || !is_usual(tangents) || layout().has_spoilt) {
+  if (!at::GradMode::is_enabled() || region_->forced_autocast || is_packed() || !is_usual(tangents) || layout().has_spoilt) {
     return std::nullopt;
   }
   Key key = make_key(region_->forced_autocast, tangents, layout().entries.size(), needed);

@@ -156,7 +156,7 @@ void SegmentNode::expand(bool creates_graph) {
   }
   const auto found = region_->derive->expand(number_, symbols_);
   region_->was_expanded = region_->was_expanded || creates_graph;
-  if (!found || is_repacked_ || !layout().later.empty() || layout().has_spoilt || has_hooks(*this)) {
+  if (!found || is_packed() || !layout().later.empty() || layout().has_spoilt || has_hooks(*this)) {
     return;
   }
   const auto& fine = *found;
@@ -195,7 +195,7 @@ void SegmentNode::expand(bool creates_graph) {
       }
       saved.variables[position] = torch::autograd::SavedVariable(tensor, part->layout().is_output(position, part->number()));
     }
-    part->save(std::move(saved), /*is_repacked=*/false);
+    part->save(std::move(saved), PackedBy::nobody);
   }
   entries_of_parts_ = fine.entries;
   parts_.assign(parts.begin(), parts.end());

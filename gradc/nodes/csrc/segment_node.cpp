@@ -40,10 +40,10 @@ at::Tensor with_history(const at::Tensor& tensor, torch::autograd::Edge edge) {
   return made;
 }
 
-void SegmentNode::save(SavedTensors saved, bool is_repacked) {
+void SegmentNode::save(SavedTensors saved, PackedBy packed_by) {
   saved_ = std::move(saved);
   is_released_.assign(saved_.variables.size(), false);
-  is_repacked_ = is_repacked;
+  packed_by_ = packed_by;
 }
 
 // Several threads may do this to one graph, while others run it: the list keeps its place in memory.
@@ -192,7 +192,7 @@ variable_list SegmentNode::apply(variable_list&& tangents) {
   if (is_entered_inside()) {
     pass_over_hooks_of_unreached_leaves(*this, grads);
   }
-  if (is_compilable && !is_repacked_ && !WalkedRun::of(*this) && !saved_.variables.empty()) {
+  if (is_compilable && !is_packed() && !WalkedRun::of(*this) && !saved_.variables.empty()) {
     accumulate_unwatched(*this, grads);
   }
   return grads;
@@ -216,7 +216,7 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
   if (!is_compilable) {
     return derive(tangents, needed);
   }
-  if (is_repacked_) {
+  if (packed_by_ == PackedBy::user) {
     return unpack_in_turn(tangents, needed);
   }
   auto& cache = region_->backwards[number_];
@@ -226,13 +226,16 @@ variable_list SegmentNode::gradients(variable_list&& tangents, bool is_compilabl
     found.backward = region_->derive->compile(number_, tangents, needed, may_add_up(), written_over(tangents));
     cache.keep(std::move(key), found.backward);
   }
+  if (is_packed()) {
+    return found.backward ? replay_recomputed(*found.backward, std::move(tangents), needed) : unpack_in_turn(tangents, needed);
+  }
   const bool keeps_graph = torch::autograd::get_current_graph_task_keep_graph();
   return found.backward ? replay(*found.backward, std::move(tangents), keeps_graph) : derive(tangents, needed);
 }
 
 bool SegmentNode::run_alone(size_t entry, const at::Tensor& tangent) {
   const std::lock_guard lock(mutex_);
-  if (has_hooks(*this) || is_repacked_ || is_expanded() || is_entered_inside() || !runs_here(*this) || !leads_to_unwatched_leaves(*this)) {
+  if (has_hooks(*this) || is_packed() || is_expanded() || is_entered_inside() || !runs_here(*this) || !leads_to_unwatched_leaves(*this)) {
     return false;
   }
   const at::NoGradGuard no_grad;
@@ -315,25 +318,31 @@ std::vector<uint32_t> SegmentNode::counted_before(const CompiledBackward& backwa
   return counts;
 }
 
-variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents, bool keeps_graph) {
-  refuse_second_backward(backward.released, backward.frees_hidden);
-  const auto before = counted_before(backward, tangents);
+std::vector<c10::IValue> SegmentNode::inputs_of(variable_list&& tangents, variable_list&& saved) const {
   std::vector<c10::IValue> inputs;
-  inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
+  inputs.reserve(tangents.size() + saved.size() + symbols_.size());
   for (auto& tangent : tangents) {
     if (tangent.defined()) {
       inputs.emplace_back(std::move(tangent));
     }
   }
+  std::move(saved.begin(), saved.end(), std::back_inserter(inputs));
+  inputs.insert(inputs.end(), symbols_.begin(), symbols_.end());
+  return inputs;
+}
+
+variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents, bool keeps_graph) {
+  refuse_second_backward(backward.released, backward.frees_hidden);
+  const auto before = counted_before(backward, tangents);
+  variable_list saved;
+  saved.reserve(backward.saved.size());
   for (const auto position : backward.saved) {
-    inputs.emplace_back(unpack(position));
+    saved.push_back(unpack(position));
   }
   for (const auto position : backward.unread) {
     unpack(position);
   }
-  for (const auto symbol : symbols_) {
-    inputs.emplace_back(symbol);
-  }
+  auto inputs = inputs_of(std::move(tangents), std::move(saved));
   if (keeps_graph) {
     return with_views(gradients_of(run(*backward.plan, std::move(inputs)), backward, before), backward);
   }
@@ -360,11 +369,41 @@ variable_list SegmentNode::with_views(variable_list grads, const CompiledBackwar
   return grads;
 }
 
+// With what a checkpoint has computed again. Each is unpacked once only, and what the node has saved stays where the plan raises.
+variable_list SegmentNode::replay_recomputed(
+    const CompiledBackward& backward, variable_list&& tangents, const std::vector<bool>& needed) {
+  refuse_second_backward(backward.released, backward.frees_hidden);
+  variable_list unpacked(layout().saved.size()), saved;
+  bool are_as_dropped = true;
+  for (const auto* positions : {&backward.saved, &backward.unread}) {
+    for (const auto position : *positions) {
+      unpacked[position] = unpack(position);
+      are_as_dropped = are_as_dropped && (is_kept(position) || saved_.packed[position].is_of(unpacked[position]));
+    }
+  }
+  if (!are_as_dropped) {
+    return unpack_in_turn(tangents, needed, std::move(unpacked));
+  }
+  for (const auto position : backward.saved) {
+    saved.push_back(std::exchange(unpacked[position], {}));
+  }
+  unpacked.clear(); // what the plan has read for the last time dies while it runs
+  const auto before = counted_before(backward, tangents);
+  auto results = run(*backward.plan, inputs_of(std::move(tangents), std::move(saved)));
+  auto grads = with_views(gradients_of(std::move(results), backward, before), backward);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) {
+    release(backward.released, backward.frees_hidden);
+  }
+  return grads;
+}
+
 // Of what hooks packed, each is unpacked where the node that saved it runs, as in eager: they may keep less memory than the tensors.
-variable_list SegmentNode::unpack_in_turn(const variable_list& tangents, const std::vector<bool>& needed) {
+// `unpacked`: what was unpacked before.
+variable_list SegmentNode::unpack_in_turn(const variable_list& tangents, const std::vector<bool>& needed, variable_list unpacked) {
   const auto [read, frees_hidden] = region_->derive->released(number_, tangents, needed);
   refuse_second_backward(read, frees_hidden);
-  const auto give = [this](size_t position) { return unpack(position); };
+  unpacked.resize(layout().saved.size());
+  const auto give = [&](size_t position) { return unpacked[position].defined() ? unpacked[position] : unpack(position); };
   auto grads = region_->derive->grads_in_turn(number_, symbols_, give, tangents, needed, written_over(tangents));
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
     release(read, frees_hidden);

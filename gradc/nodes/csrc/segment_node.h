@@ -16,6 +16,7 @@
 //             whatever only Python can do, does.
 #pragma once
 
+#include "nodes/csrc/packing.h"
 #include "nodes/csrc/region_layout.h"
 #include "nodes/csrc/saved_transpose.h"
 
@@ -52,9 +53,10 @@ struct SegmentNode : torch::autograd::Node {
     torch::autograd::variable_list kept; // what the user's code keeps
     torch::autograd::variable_list own; // what nobody else has
     std::vector<SavedTranspose> transposes; // these three are empty, or have all positions
+    std::vector<PackedLayout> packed; // what a checkpoint dropped; empty, or for all positions
     std::vector<c10::weak_intrusive_ptr<Node>> later; // as in the layout: the nodes of views, once those are there
   };
-  void save(SavedTensors saved, bool is_repacked);
+  void save(SavedTensors saved, PackedBy packed_by);
   // Tells of the nodes of later segments, which lead to this one: it may not hold them.
   void know_later_views(const std::vector<c10::intrusive_ptr<Node>>& nodes);
   // Makes the entries up to `end` inputs of the node.
@@ -103,14 +105,20 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents, bool keeps_graph);
   torch::autograd::variable_list with_views(torch::autograd::variable_list grads, const CompiledBackward& backward) const;
+  std::vector<c10::IValue> inputs_of(torch::autograd::variable_list&& tangents, torch::autograd::variable_list&& saved) const;
+  torch::autograd::variable_list replay_recomputed(
+      const CompiledBackward& backward, torch::autograd::variable_list&& tangents, const std::vector<bool>& needed);
   torch::autograd::variable_list unpack_in_turn(
-      const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
+      const torch::autograd::variable_list& tangents, const std::vector<bool>& needed, torch::autograd::variable_list unpacked = {});
   torch::autograd::variable_list derive(const torch::autograd::variable_list& tangents, const std::vector<bool>& needed);
   std::optional<torch::autograd::variable_list> differentiate(
       const torch::autograd::variable_list& saved,
       const torch::autograd::variable_list& tangents,
       const std::vector<bool>& needed);
   torch::autograd::variable_list gradients(torch::autograd::variable_list&& tangents, bool is_compilable);
+  bool is_packed() const {
+    return packed_by_ != PackedBy::nobody;
+  }
   bool is_kept(size_t position) const;
   bool is_own(size_t position) const;
   bool is_transpose(size_t position) const;
@@ -128,7 +136,7 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<int64_t> symbols_;
   std::vector<int64_t> shapes_;
   SavedTensors saved_;
-  bool is_repacked_ = false;
+  PackedBy packed_by_ = PackedBy::nobody;
   std::vector<bool> is_released_;
   bool is_hidden_released_ = false;
   std::vector<c10::intrusive_ptr<Node>> parts_; // once it is expanded: a node for each of eager's

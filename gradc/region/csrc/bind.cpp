@@ -76,12 +76,13 @@ void bind_region(py::module_& module) {
       .def(
           "direct",
           make_direct,
-          "(outputs, slow path, what to call with errors, whether it draws, which are leaves, which have no hooks, which output goes straight "
+          "(outputs, slow path, what to call with errors, whether it draws, whether a checkpoint may drop what it saves, which are leaves, which have no hooks, which output goes straight "
           "to backward, and where) -> a builtin function from primals to a tuple.",
           py::arg("outputs"),
           py::arg("slow"),
           py::arg("raised"),
           py::arg("draws"),
+          py::arg("may_be_dropped"),
           py::arg("leaves"),
           py::arg("unheard"),
           py::arg("joint") = py::none(),

@@ -40,6 +40,7 @@ struct DirectCall {
   std::vector<DirectOutput> outputs;
   py::object slow, raised;
   bool draws = false;
+  bool may_be_dropped = false;
   std::vector<size_t> leaves;
   std::vector<size_t> unheard;
   std::shared_ptr<const StraightLoss> joint; // null where no output goes straight to backward
@@ -132,9 +133,9 @@ bool is_recording_forbidden(const RegionLayout& region) {
   return !region.segments.empty() && c10::InferenceMode::is_enabled();
 }
 
-// Whether this call's backward comes right behind it.
+// Whether this call's backward comes right behind it, and nobody else is to have what is saved.
 bool is_joint(const DirectCall& direct) {
-  return direct.joint && direct.joint->is_on() && !is_anybody_listening();
+  return direct.joint && direct.joint->is_on() && !is_anybody_listening() && packed_by() == PackedBy::nobody;
 }
 
 c10::Device device_of(const RegionLayout& region) {
@@ -182,8 +183,9 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     inputs.push_back(to_ivalue(arguments[i]));
   }
   const auto start = at::sequence_number::peek();
-  if (direct.region->was_expanded || must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) || is_watched(inputs) ||
-      !are_as_traced(direct, inputs) || !are_nodes_in_order(direct, start) || !add_made(*direct.region, inputs)) {
+  if (direct.region->was_expanded || must_split(*direct.region, inputs) || is_recording_forbidden(*direct.region) ||
+      is_watched(inputs, direct.may_be_dropped) || !are_as_traced(direct, inputs) || !are_nodes_in_order(direct, start) ||
+      !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
   if (is_joint(direct)) {
@@ -252,6 +254,7 @@ py::object make_direct(
     py::object slow,
     py::object raised,
     bool draws,
+    bool may_be_dropped,
     std::vector<size_t> leaves,
     std::vector<size_t> unheard,
     std::shared_ptr<const StraightLoss> joint,
@@ -260,6 +263,7 @@ py::object make_direct(
   direct->slow = std::move(slow);
   direct->raised = std::move(raised);
   direct->draws = draws;
+  direct->may_be_dropped = may_be_dropped;
   direct->leaves = std::move(leaves);
   direct->unheard = std::move(unheard);
   for (const py::handle output : outputs) {

@@ -40,7 +40,7 @@ def break_graph_where_eager_is_needed() -> Patch:
     )
     checkpoint = _breaking(
         "checkpoint",
-        "gradc runs torch.utils.checkpoint as eager does, and the function inside it, unless that is compiled by itself.",
+        "gradc runs torch.utils.checkpoint as eager does; the function inside it is compiled by itself.",
     )
     hook = _breaking("hook", "gradc registers hooks as eager does, between what comes before and what comes after.")
     return Patch(
