@@ -69,12 +69,11 @@ Teller = Callable[[Uncompiled, Any], Callable[[], None] | None]
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A function that is not compiled: whom Dynamo asks, what to call at each call, and the answers.
+    """A function that one compiler does not compile: what to call at each call, and the answers.
 
     ``reaches``: whether a call's variables lead to tensors; a call of which they do not is not told.
     """
 
-    asker: Any
     tell: Callable[[], None]
     reaches: Callable[[Iterable[Any]], bool]
     answer: ConvertFrameReturn
@@ -112,14 +111,15 @@ def tell_skipped_frames(teller: Teller) -> Patch:
     answer at once; or it runs code that counts. After a thousand calls it forgets it after all: it may be a small one that is
     called all the time.
     """
-    left: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+    left: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, _Known]] = weakref.WeakKeyDictionary()  # by code, asker
     errors = threading.local()
 
     def call(original: Method, self: Any, frame: Any, *args: Any) -> Any:
         code = frame.f_code
-        if (known := left.get(code)) is not None and known.asker is self and code in input_codes:  # empty after a reset
+        if code not in input_codes:  # empty after a reset
+            left.pop(code, None)
+        elif (known := left.get(code, {}).get(self)) is not None:
             return known.answer_to(frame)
-        left.pop(code, None)
         forget_who_asked()
         try:
             return original(self, frame, *args)
@@ -148,7 +148,8 @@ def tell_skipped_frames(teller: Teller) -> Patch:
         if is_hidden and (counting := counted(frame.f_code, tell)) is not None:
             return counting
         again = dataclasses.replace(answer, apply_to_code=False)
-        known = left[frame.f_code] = _Known(self, tell, reach_tensors if is_hidden else _always, again, answer)
+        known = _Known(tell, reach_tensors if is_hidden else _always, again, answer)
+        left.setdefault(frame.f_code, weakref.WeakKeyDictionary())[self] = known
         return known.answer_to(frame)
 
     def convert(original: Method, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
