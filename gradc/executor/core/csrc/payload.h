@@ -104,10 +104,19 @@ struct Padded {
   bool is_one = false;
 };
 
+// The gradient of a cross entropy, before log_softmax: rows of `columns` classes, in each of `num_parts` `length` rows, from `start` on
+// among `part` rows, of which the others are zeros. A target of `ignored` counts for nothing.
+struct CrossEntropy {
+  int64_t columns = 0, num_parts = 1, length = 0, part = 0, start = 0, ignored = 0;
+  bool is_mean = false;
+  bool is_fused = false; // a multiplication with the subtraction behind it
+};
+
 class Iterated; // (cpu/csrc/iterated.h)
 
 using Payload = std::variant<
-    std::monostate, Product, Bfloat16Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, std::shared_ptr<const Iterated>>;
+    std::monostate, Product, Bfloat16Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, CrossEntropy,
+    std::shared_ptr<const Iterated>>;
 
 // That of a call of the family, which put it there.
 template <class Family>

@@ -1,6 +1,7 @@
 // Finding the stretches of a plan: which steps, which of their values are tensors, which calls form chains.
 #include "executor/cpu/csrc/fused_block.h"
 
+#include "executor/cpu/csrc/cross_entropy_backward.h"
 #include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/fused_block_known.h"
@@ -22,10 +23,11 @@ struct Place {
   int64_t offset = 0;
 };
 
-// One stretch in the making: the steps from `begin` on, as many as belong to it.
+// One stretch in the making: the steps from `begin` on, as many as belong to it, up to those of another.
 class Finder {
  public:
-  Finder(const Known& known, Index begin) : known_(known), plan_(known.plan), begin_(begin) {}
+  Finder(const Known& known, const Stretches& others, Index begin)
+      : known_(known), plan_(known.plan), others_(others), begin_(begin) {}
 
   // Null if it would save nothing.
   std::shared_ptr<Stretch> find() {
@@ -60,7 +62,7 @@ class Finder {
 
   void take_steps() {
     const auto most = std::min(begin_ + most_steps, static_cast<Index>(plan_.steps.size()));
-    for (end_ = begin_; end_ < most && take(step_at(end_)); ++end_) {
+    for (end_ = begin_; end_ < most && !others_[end_] && take(step_at(end_)); ++end_) {
     }
   }
 
@@ -425,6 +427,7 @@ class Finder {
 
   const Known& known_;
   const Plan& plan_;
+  const Stretches& others_;
   const Index begin_;
   Index end_ = 0;
   int num_direct_ = 0;
@@ -436,14 +439,45 @@ class Finder {
 
 } // namespace
 
+std::shared_ptr<const Stretch> as_one_call(const Plan& plan, Index begin, Index end, Exact merged) {
+  auto stretch = std::make_shared<Stretch>();
+  StretchCall call{end - 1, /*is_direct=*/true};
+  for (const Index slot : merged.inputs) {
+    stretch->outside.push_back({slot, stretch->num_buffers});
+    call.inputs.push_back({stretch->num_buffers++, 0});
+  }
+  call.makes = plan.steps[call.step].outs[0];
+  call.out = {stretch->num_buffers++, 0};
+  call.made_bytes = num_bytes(*plan.metas[call.makes]);
+  for (Index index = begin; index < end; ++index) {
+    const Step& step = plan.steps[index];
+    call.releases.insert(call.releases.end(), step.deaths.begin(), step.deaths.end());
+    if (step.reuse >= 0) {
+      call.releases.push_back(step.reuse);
+    }
+  }
+  call.merged = std::make_shared<const Exact>(std::move(merged));
+  stretch->calls.push_back(std::move(call));
+  stretch->end = end;
+  return stretch;
+}
+
 Stretches find_stretches(const Plan& plan) {
   Stretches found(plan.steps.size());
   if (plan.is_dispatched) {
     return found;
   }
   const Known known(plan);
-  for (Index begin = 0; begin < static_cast<Index>(plan.steps.size());) {
-    Finder finder(known, begin);
+  const auto num_steps = static_cast<Index>(plan.steps.size());
+  for (Index begin = 0; begin < num_steps; ++begin) {
+    found[begin] = find_cross_entropy_backward(known, begin);
+  }
+  for (Index begin = 0; begin < num_steps;) {
+    if (found[begin]) {
+      begin = found[begin]->end;
+      continue;
+    }
+    Finder finder(known, found, begin);
     found[begin] = finder.find();
     begin = std::max(finder.end(), begin + 1);
   }

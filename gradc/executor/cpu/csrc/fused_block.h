@@ -47,6 +47,7 @@ struct StretchCall {
   size_t made_bytes = 0;
   int64_t view_offset = 0;
   Index chain = 1; // how many calls, from this one on, go over memory together
+  std::shared_ptr<const Exact> merged; // what does the work of several steps, of which `step` is the last; null: the step's own
   std::vector<Index> bumps;
   std::vector<Index> releases;
   std::vector<Buffer> results; // of a call with tensors
@@ -65,6 +66,9 @@ struct Stretch {
   std::vector<Index> written;  // those of them that a direct call writes into
   std::vector<StretchCall> calls;
 };
+
+// Steps that `merged` does together, from `begin` up to `end`, as a stretch: one result, that of the last.
+std::shared_ptr<const Stretch> as_one_call(const Plan& plan, Index begin, Index end, Exact merged);
 
 // The stretches of a plan that has run once with nothing unforeseen: then every result is laid out as foreseen in every run
 // that begins so. By the step that each begins with.

@@ -110,7 +110,8 @@ void call_direct(const StretchCall& call, Frame& frame, const Buffers& buffers) 
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     inputs[i] = at(call.inputs[i], buffers);
   }
-  step.exact.direct(step.exact.payload, at(call.out, buffers), inputs.data());
+  const Exact& exact = call.merged ? *call.merged : step.exact;
+  exact.direct(exact.payload, at(call.out, buffers), inputs.data());
 }
 
 // ---- chains

@@ -18,7 +18,10 @@ namespace {
 
 constexpr int64_t num_channels = 8;  // channels at a time
 
-using Floats = float __attribute__((vector_size(16)));
+using Floats = float __attribute__((vector_size(32)));
+using Loaded = float __attribute__((vector_size(32), aligned(4), may_alias));
+using FourFloats = float __attribute__((vector_size(16)));
+using Ints = int __attribute__((vector_size(32)));
 using Doubles = double __attribute__((vector_size(32)));
 
 struct Shape {
@@ -36,26 +39,62 @@ struct Norm {
   float *out, *mean, *invstd;
 };
 
-// Sums of `num_channels` channels, or of the squares of their distances to `means`.
-template <bool of_squares>
-GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, const Shape& shape) {
-  Floats mean[2];
-  std::memcpy(mean, means, sizeof(mean));
-  Doubles sum[2] = {};
-  for (int64_t image = 0; image < shape.images; ++image, in += shape.channels * shape.pixels) {
-    for (int64_t pixel = 0; pixel < shape.pixels; ++pixel) {
-      for (int half = 0; half < 2; ++half) {
-        const float* x = in + 4 * half * shape.pixels + pixel;
-        Floats values = {x[0], x[shape.pixels], x[2 * shape.pixels], x[3 * shape.pixels]};
-        if constexpr (of_squares) {
-          values -= mean[half];
-          values *= values;
-        }
-        sum[half] += __builtin_convertvector(values, Doubles);
-      }
+// Eight rows of eight become the eight columns.
+inline __attribute__((always_inline)) void transpose(Floats (&rows)[num_channels]) {
+  Floats pairs[8], fours[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = __builtin_shuffle(rows[i], rows[i + 1], Ints{0, 8, 1, 9, 4, 12, 5, 13});
+    pairs[i + 1] = __builtin_shuffle(rows[i], rows[i + 1], Ints{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      fours[i + 2 * half] = __builtin_shuffle(pairs[i + half], pairs[i + half + 2], Ints{0, 1, 8, 9, 4, 5, 12, 13});
+      fours[i + 2 * half + 1] = __builtin_shuffle(pairs[i + half], pairs[i + half + 2], Ints{2, 3, 10, 11, 6, 7, 14, 15});
     }
   }
-  std::memcpy(sums, sum, sizeof(sum));
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = __builtin_shuffle(fours[i], fours[i + 4], Ints{0, 1, 2, 3, 8, 9, 10, 11});
+    rows[i + 4] = __builtin_shuffle(fours[i], fours[i + 4], Ints{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
+// Sums of `num_channels` channels, or of the squares of their distances to `means`: pixel after pixel, as ATen adds up.
+template <bool of_squares>
+GRADC_WIDE void sum_channels(double* sums, const float* in, const float* means, const Shape& shape) {
+  Doubles low{}, high{};
+  const auto add = [&](const Floats& pixel) __attribute__((always_inline)) {
+    FourFloats halves[2];
+    std::memcpy(halves, &pixel, sizeof(halves));
+    low += __builtin_convertvector(halves[0], Doubles);
+    high += __builtin_convertvector(halves[1], Doubles);
+  };
+  for (int64_t image = 0; image < shape.images; ++image, in += shape.channels * shape.pixels) {
+    int64_t pixel = 0;
+    for (; pixel + 8 <= shape.pixels; pixel += 8) {
+      Floats rows[num_channels];
+      for (int c = 0; c < num_channels; ++c) {
+        rows[c] = *reinterpret_cast<const Loaded*>(in + c * shape.pixels + pixel);
+        if constexpr (of_squares) {
+          rows[c] -= means[c];
+          rows[c] *= rows[c];
+        }
+      }
+      transpose(rows);
+      for (const Floats& each : rows) {
+        add(each);
+      }
+    }
+    for (; pixel < shape.pixels; ++pixel) {
+      Floats values;
+      for (int c = 0; c < num_channels; ++c) {
+        values[c] = in[c * shape.pixels + pixel] - (of_squares ? means[c] : 0);
+        values[c] = of_squares ? values[c] * values[c] : values[c];
+      }
+      add(values);
+    }
+  }
+  std::memcpy(sums, &low, sizeof(low));
+  std::memcpy(sums + 4, &high, sizeof(high));
 }
 
 // `mean`, and in place of `invstd` the sums of squares. Each channel is added up by one thread, as ATen's are.

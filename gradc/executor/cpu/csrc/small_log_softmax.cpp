@@ -1,91 +1,22 @@
 #include "executor/cpu/csrc/small_log_softmax.h"
 
-#include "csrc/torch_internals.h"
 #include "executor/core/csrc/prove.h"
 #include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/loops.h"
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/numbers.h"
+#include "executor/cpu/csrc/vector_functions.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Version.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
-#include <string>
-#include <vector>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define GRADC_HAS_SLEEF
-#include <immintrin.h>
-#endif
 
 namespace gradc {
 namespace {
 
 constexpr int64_t most_numbers = 32768; // beyond, ATen may use several threads
-constexpr int64_t most_lanes = 16;
-
-// ---- functions of many numbers
-
-// `numbers[i] = f(numbers[i])`, for a size that fills registers.
-struct Map {
-  void* function = nullptr;
-  void (*run)(void* function, float* numbers, int64_t size) = nullptr;
-
-  void operator()(float* numbers, int64_t size) const {
-    run(function, numbers, size);
-  }
-};
-
-#ifdef GRADC_HAS_SLEEF
-[[gnu::target("avx512f")]] void map_512(void* function, float* numbers, int64_t size) {
-  auto* const f = reinterpret_cast<__m512 (*)(__m512)>(function);
-  for (int64_t i = 0; i < size; i += 16) {
-    _mm512_storeu_ps(numbers + i, f(_mm512_loadu_ps(numbers + i)));
-  }
-}
-
-[[gnu::target("avx2")]] void map_256(void* function, float* numbers, int64_t size) {
-  auto* const f = reinterpret_cast<__m256 (*)(__m256)>(function);
-  for (int64_t i = 0; i < size; i += 8) {
-    _mm256_storeu_ps(numbers + i, f(_mm256_loadu_ps(numbers + i)));
-  }
-}
-#endif
-
-struct Functions {
-  int64_t lanes = 0; // of a register of ATen's; 0 where its functions are not there
-  Map exp, log;
-};
-
-// Those of libtorch that ATen's kernels use on this machine, or what torch was told to take it for.
-const Functions& functions() {
-  static const Functions found = [] {
-    Functions functions;
-#ifdef GRADC_HAS_SLEEF
-    const std::string capability = at::get_cpu_capability();
-    const bool is_512 = capability == "AVX512";
-    if (is_512 || capability == "AVX2") {
-      const auto run = is_512 ? &map_512 : &map_256;
-      functions.exp = {function_of_torchs_libraries(is_512 ? "Sleef_expf16_u10" : "Sleef_expf8_u10"), run};
-      functions.log = {function_of_torchs_libraries(is_512 ? "Sleef_logf16_u10" : "Sleef_logf8_u10"), run};
-      functions.lanes = functions.exp.function && functions.log.function ? (is_512 ? 16 : 8) : 0;
-    }
-#endif
-    return functions;
-  }();
-  return found;
-}
-
-// Room for so many numbers, and for what fills the last register.
-float* scratch(int64_t size) {
-  thread_local std::vector<float> numbers;
-  numbers.resize(std::max<size_t>(numbers.size(), size + most_lanes));
-  return numbers.data();
-}
 
 // ---- the calls
 
@@ -108,7 +39,7 @@ float sum(const float* row, int64_t size) {
 
 void log_softmax(const Classes& of, const float* in, float* out) {
   const int64_t rows = of.rows, columns = of.columns, size = rows * columns;
-  float* const exponentials = scratch(size + most_lanes + rows); // the sums lie behind them
+  float* const exponentials = room_for(size + most_lanes + rows); // the sums lie behind them
   float* const sums = exponentials + size + most_lanes;
   for (int64_t row = 0; row < rows; ++row) {
     const float most = largest(in + row * columns, columns);
@@ -116,11 +47,11 @@ void log_softmax(const Classes& of, const float* in, float* out) {
       exponentials[i] = out[i] = in[i] - most;
     }
   }
-  functions().exp(exponentials, size);
+  vector_functions().exp(exponentials, size);
   for (int64_t row = 0; row < rows; ++row) {
     sums[row] = sum(exponentials + row * columns, columns);
   }
-  functions().log(sums, rows);
+  vector_functions().log(sums, rows);
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
       out[i] -= sums[row];
@@ -130,9 +61,9 @@ void log_softmax(const Classes& of, const float* in, float* out) {
 
 GRADC_WIDE void log_softmax_backward(const Classes& of, const float* grad, const float* result, float* out, bool is_fused) {
   const int64_t rows = of.rows, columns = of.columns, size = rows * columns;
-  float* const exponentials = scratch(size);
+  float* const exponentials = room_for(size);
   std::copy_n(result, size, exponentials);
-  functions().exp(exponentials, size);
+  vector_functions().exp(exponentials, size);
   for (int64_t row = 0; row < rows; ++row) {
     const float total = sum(grad + row * columns, columns);
     for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
@@ -195,13 +126,13 @@ bool is_plain_float(const Meta* meta) {
 // The rows that a step on `in` and `result` goes over along `dimension`; nothing where there are too many, or they are too long.
 std::optional<Classes> classes_of(const Meta* in, const Meta* result, const Meta* made, std::optional<int64_t> dimension) {
   const bool are_plain = is_plain_float(in) && is_plain_float(result) && is_plain_float(made);
-  if (functions().lanes == 0 || !are_plain || in->sizes != result->sizes || !dimension) {
+  if (vector_functions().lanes == 0 || !are_plain || in->sizes != result->sizes || !dimension) {
     return {};
   }
   const int64_t columns = in->sizes.back(), size = c10::multiply_integers(in->sizes);
   const auto last = static_cast<int64_t>(in->sizes.size()) - 1;
   const bool is_over_last = *dimension == last || *dimension == -1;
-  if (!is_over_last || columns < 2 || columns >= functions().lanes || size > most_numbers) {
+  if (!is_over_last || columns < 2 || columns >= vector_functions().lanes || size > most_numbers) {
     return {};
   }
   return Classes{size / columns, columns};
