@@ -21,6 +21,7 @@ from gradc.ambient import AutocastState, autocast_state, modes_kept_on_error
 from gradc.backward.inner_gradients import grad_inside
 from gradc.frontend import functions
 from gradc.frontend.floats import is_float_input
+from gradc.frontend.indexing import with_ends
 from gradc.frontend.rnn_cell_decompositions import decomposed
 from gradc.frontend.transforms import call_of_transform
 from gradc.ir.autocast import is_cast_for
@@ -29,6 +30,7 @@ from gradc.tape.record import TapeRecorder
 from gradc.torch_private.plain_functions import AUTOGRAD_FUNCTION
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_INDEXED = (operator.getitem, operator.setitem)
 _CASTS = {"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"}
 
 
@@ -141,6 +143,8 @@ class _Runner(torch.fx.Interpreter):
             return grad_inside(self.tape, *args, **kwargs)
         if (of_transform := call_of_transform(self.tape, target, args)) is not None:
             return of_transform(*args, **kwargs)
+        if target in _INDEXED:
+            args = args[0], with_ends(args[0], args[1]), *args[2:]
         target = as_for_plain_tensors(decomposed(target, args), args, kwargs)
         return super().call_function(target, args, kwargs)
 

@@ -34,6 +34,7 @@ from tests.observe import ambient_state, copy_of, traits_of
 
 NAME = "fuzzed_program"
 _DYNAMOS = re.compile(r"__|_\d+_c\d+$")  # names that Dynamo puts into a module
+_OF_CHECKPOINT = "__dynamo_disable"  # what torch makes of it at its first call, or gradc does
 _OF_BACKWARD = ("backward", "run_segments")  # frames of torch's Python and gradc's in front of the engine
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, types.ModuleType)
 _VERSIONS = re.compile(r"is at version \d+; expected version \d+")  # a region's are those of its first call: see the note
@@ -187,7 +188,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", inner) for number, inner in enumerate(value))
     elif isinstance(value, types.FunctionType):
         yield ".cells", [_content(cell) for cell in value.__closure__ or ()]
-        yield from ((f".{name}", getattr(value, name)) for name in ("__defaults__", "__kwdefaults__", "__dict__"))
+        yield from ((f".{name}", getattr(value, name)) for name in ("__defaults__", "__kwdefaults__"))
+        yield ".__dict__", {name: each for name, each in vars(value).items() if name != _OF_CHECKPOINT}
     elif isinstance(value, torch.nn.Module):
         yield from _parts_of_module(value)
     elif isinstance(value, torch.optim.Optimizer):
