@@ -15,6 +15,7 @@ from gradc.errors import UnsupportedError
 from gradc.ir.sizes import Sizes
 from gradc.tape.tape import Tape
 
+_OF_A_SLICE = "SliceBackward0"  # torch makes none where a slice turns out to take all there is
 MAX_SIZES = 8  # sets of sizes for which a tape with plain numbers is kept
 
 # (number -> its value) -> the same function recorded with these sizes, in the state in which it was first recorded
@@ -65,5 +66,6 @@ class Specialized:
 
 def _outline(segment: Segment) -> tuple[Any, ...]:
     """What two cuts of the same function have in common, whatever its sizes."""
+    nodes = [node.name() for node in segment.nodes if node.name() != _OF_A_SLICE]
     exits = tuple((exit_.position, exit_.primal, exit_.entry) for exit_ in segment.exits)
-    return [node.name() for node in segment.nodes], len(segment.entries), segment.num_tangents, exits, len(segment.saved)
+    return nodes, len(segment.entries), segment.num_tangents, exits, len(segment.saved)
