@@ -131,3 +131,33 @@ def test_programs_as_eager(compiler: Compiler, part: int):
         text = generate(0, number)
         verdict = judge(text, compiler)
         assert verdict.status not in BAD, f"python -m tests.fuzz_python --show {number}: {verdict.detail}\n{text}"
+
+
+LATE = """
+import time
+import weakref
+
+from tests.fuzz_python.toolbox import *
+
+
+class Thing:
+    pass
+
+
+def f(x):
+    return x.sin()
+
+
+def drive(compile, call):
+    thing = Thing()
+    kept = weakref.ref(thing, lambda _: time.sleep(1.5))
+    del thing
+    call(compile(f), torch.ones(2))
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_python_passes_over_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the callback of a weak reference it raises nothing: the program went on, and what differed was called wrong."""
+    monkeypatch.setattr("tests.fuzz_python.judge.TIMEOUT_SECONDS", 1)
+    assert judge(LATE).status == "hang"
