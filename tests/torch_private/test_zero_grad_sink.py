@@ -134,7 +134,20 @@ def beside_a_number(t: Training) -> Step:
     return step
 
 
-STRAIGHT = (between, with_a_keyword, of_another_optimizer, of_an_argument)
+def of_two_optimizers(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        t.other.zero_grad()
+        t.optimizer.zero_grad()
+        loss.backward()
+        t.other.step()
+        t.optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+STRAIGHT = (between, with_a_keyword, of_another_optimizer, of_an_argument, of_two_optimizers)
 IN_ONE_FRAME = (*STRAIGHT, scaled, beside_a_number)  # what else has a history goes out of the graph
 
 
@@ -269,6 +282,38 @@ def set_by_a_function(t: Training) -> Step:
     return step
 
 
+def cleared_by_the_user(t: Training) -> Step:
+    """By a method of the same name, which does more than to clear."""
+
+    class Filling:
+        def zero_grad(self) -> None:
+            t.weight.grad = torch.ones(3, 4)
+
+    filling = Filling()
+
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        t.optimizer.zero_grad()
+        filling.zero_grad()
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def cleared_with_the_module(t: Training) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = t.loss(x)
+        t.optimizer.zero_grad()
+        t.net.zero_grad()
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def ended_in_between(t: Training) -> Step:
     def step(x: Tensor) -> Any:
         loss = t.loss(x)
@@ -335,7 +380,8 @@ def in_a_function(t: Training) -> Step:
 
 OTHERWISE = (
     behind_a_block, clipped, with_its_history, in_a_loop, writes_zeros, behind_a_read, behind_a_write, of_one_of_two,
-    of_an_attribute, read_in_between, set_in_between, set_by_a_function, ended_in_between, retained, handled, in_a_mode,
+    of_an_attribute, read_in_between, set_in_between, set_by_a_function, cleared_by_the_user, cleared_with_the_module,
+    ended_in_between, retained, handled, in_a_mode,
     in_a_function,
 )  # fmt: skip
 

@@ -46,7 +46,8 @@ def _is_called_by_ours(*_: Any, **__: Any) -> bool:
     return is_ours(get_eval_frame_callback())
 
 
-def _checkpoint(original: Method, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _checkpoint(original: Method, function: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Without a function it is a decorator, since torch 2.14."""
     is_watched = kwargs.get("debug") or "context_fn" in kwargs  # op by op, by modes
     return original(function if is_watched or not callable(function) else _as_here(function), *args, **kwargs)
 

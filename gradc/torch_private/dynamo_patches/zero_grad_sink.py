@@ -4,8 +4,8 @@
     clear_behind_graphs: the patch that makes it
 
 The graph of the loss ends at ``backward`` anyway. Between the two calls stands nothing but what is done with a loss, as
-``scaler.scale(loss)`` or ``-10 * torch.log10(loss)``: so gradients live no longer than they did. Where the graph ends before,
-they are cleared there.
+``scaler.scale(loss)`` or ``-10 * torch.log10(loss)``, and other optimizers' ``zero_grad()``: so gradients live no longer than
+they did. Where the graph ends before, they are cleared there.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _BETWEEN = (
     "LOAD_", "STORE_FAST", "POP_TOP", "BINARY_", "UNARY_", "CALL", "PRECALL", "KW_NAMES", "BUILD_", "COPY", "SWAP", "NOP",
 )  # fmt: skip
 _SCALE = "scale"  # of a GradScaler
+_ZERO_GRAD = "zero_grad"  # of another optimizer
 
 
 class _Waiting(NamedTuple):
@@ -44,7 +45,7 @@ def is_cleared_last(
 ) -> bool:
     """See the module's docstring."""
     instructions = _to_backward(tx)
-    if not instructions or hasattr(tx.output, _WAITING) or is_read(tx) or any(True for _ in open_blocks(tx)):
+    if not instructions or is_read(tx) or any(True for _ in open_blocks(tx)):
         return False
     variable = tx.output.new_var("optimizer")
     call = call_of_zero_grad(tx, zero_grad, quick_method, arguments, keywords, variable)
@@ -54,7 +55,8 @@ def is_cleared_last(
     code(zero_grad.self_args()[0])
     code.store(variable)
     tx.output.pregraph_bytecode.extend(code.get_instructions())
-    setattr(tx.output, _WAITING, _Waiting(instructions, call))
+    before = getattr(tx.output, _WAITING, _Waiting(instructions, []))
+    setattr(tx.output, _WAITING, _Waiting(before.instructions, [*before.code, *call]))
     note_cleared(tx)
     return True
 
@@ -106,4 +108,4 @@ def _to_backward(tx: Any) -> list[Any]:
 
 def _is_done_with_losses(name: str) -> bool:
     """Of what is called, by its name: what is no function of torch's may calculate a lot, while gradients live."""
-    return name == _SCALE or any(hasattr(owner, name) for owner in (torch, torch.Tensor, functional))
+    return name in (_SCALE, _ZERO_GRAD) or any(hasattr(owner, name) for owner in (torch, torch.Tensor, functional))
