@@ -36,7 +36,7 @@ from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
 from gradc.torch_private.dynamo import code_of
-from gradc.torch_private.dynamo_patches.loss_to_backward import joint_of
+from gradc.torch_private.dynamo_patches.loss_to_backward import joint_of, without_history
 from gradc.torch_private.modes import without_functions_of_subclasses
 from gradc.torch_private.subclasses import is_subclass
 
@@ -64,7 +64,7 @@ class Backend:
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
         joint = joint_of(graph)
-        graph, attributes = lift_attributes(graph)
+        graph, attributes = lift_attributes(without_history(graph))
         graph, leaves = lift_leaves(graph)
         compiled, options = _as_captured(graph, inputs), self.compile_options
         try:

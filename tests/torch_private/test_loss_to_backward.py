@@ -99,7 +99,117 @@ def clipped_and_read(net: Any, x: Tensor) -> Any:
     return loss
 
 
+def scaled(net: Any, x: Tensor) -> Any:
+    loss = net(x).square().mean()
+    (loss / 2).backward()
+    return loss.item()
+
+
+def of_logged_parts(net: Any, x: Tensor) -> Any:
+    y = net(x)
+    error, size = y.square().mean(), y.abs().mean()
+    loss = error + 0.1 * size
+    loss.backward()
+    return error.item(), size.detach(), loss.item()
+
+
+def of_parts_that_one_function_logs(net: Any, x: Tensor) -> Any:
+    y = net(x)
+    parts = {"error": y.square().mean(), "size": y.abs().mean()}
+    loss = parts["error"] + parts["size"]
+    loss.backward()
+    return {name: part.item() for name, part in parts.items()}
+
+
+def of_a_returned_part(net: Any, x: Tensor) -> Any:
+    y = net(x)
+    error, size = y.square().mean(), y.abs().mean()
+    (error + size).backward()
+    return error.item(), size
+
+
+def of_a_part_of_two_names(net: Any, x: Tensor) -> Any:
+    error = same = net(x).square().mean()
+    (error / 2).backward()
+    return error.item(), same.requires_grad
+
+
+def of_a_part_that_is_asked(net: Any, x: Tensor) -> Any:
+    error = net(x).square().mean()
+    (error / 2).backward()
+    return error.item(), error.requires_grad, error.grad_fn is not None
+
+
+def of_a_part_in_a_list(net: Any, x: Tensor) -> Any:
+    error, kept = net(x).square().mean(), []
+    kept.append(error)
+    (error / 2).backward()
+    return error.item(), kept
+
+
+def of_a_part_that_an_object_has(net: Any, x: Tensor) -> Any:
+    error = net(x).square().mean()
+    net.last = error
+    (error / 2).backward()
+    return error.item(), net.last.requires_grad
+
+
+def of_a_part_in_a_closure(net: Any, x: Tensor) -> Any:
+    error = net(x).square().mean()
+
+    def ask() -> bool:
+        return error.requires_grad
+
+    (error / 2).backward()
+    return error.item(), ask()
+
+
+def of_a_part_among_locals(net: Any, x: Tensor) -> Any:
+    error = net(x).square().mean()
+    (error / 2).backward()
+    return error.item(), locals()["error"].requires_grad
+
+
+def of_a_part_in_a_handler(net: Any, x: Tensor) -> Any:
+    error = net(x).square().mean()
+    try:
+        (error / 2).backward()
+        raise ValueError
+    except ValueError:
+        return error.item(), error.requires_grad
+
+
+def of_parts_in_a_loop(net: Any, x: Tensor) -> Any:
+    last, seen = x.sum(), []
+    for _ in range(3):
+        error = net(x).square().mean() + last.detach()
+        (error / 2).backward()
+        seen.append(last.requires_grad)
+        last = error
+    return seen, last.item()
+
+
+def of_a_part_without_a_history(net: Any, x: Tensor) -> Any:
+    y = net(x)
+    error, size = y.square().mean(), y.detach().abs().mean()
+    error.backward()
+    return error.item(), size.item()
+
+
 STEPS: list[Callable[[Any, Tensor], Any]] = [
+    scaled,
+    of_logged_parts,
+    of_parts_that_one_function_logs,
+    of_a_returned_part,
+    of_a_part_of_two_names,
+    of_a_part_that_is_asked,
+    of_a_part_in_a_list,
+    of_a_part_that_an_object_has,
+    of_a_part_in_a_closure,
+    of_a_part_among_locals,
+    of_a_part_in_a_handler,
+    of_parts_in_a_loop,
+    of_a_part_without_a_history,
     as_number,
     detached,
     nothing,
@@ -114,7 +224,7 @@ STEPS: list[Callable[[Any, Tensor], Any]] = [
     clipped,
     clipped_and_read,
 ]
-JOINT = (as_number, detached, nothing, clipped)
+JOINT = (as_number, detached, nothing, clipped, scaled, of_logged_parts, of_a_part_without_a_history)
 
 
 def train(compile: Any, step: Callable[[Any, Tensor], Any], net: Any, x: Tensor, clears: bool) -> list[Any]:

@@ -2,15 +2,19 @@
 
     join_losses:            the patch, which finds such a loss before its graph is compiled
     joint_of:               graph -> what its joint calls go by, and the number of the output that is the loss
+    without_history:        graph -> the same, where what is only read for its number beside such a loss comes without history
     begin_joint_if_dropped: tx, bytecode -> None; what runs joint backwards is called in place of the loss's method, if the
                             bytecode behind hands the loss on to nobody
 
 Between the graph and ``backward`` the bytecode hands values on. What it writes into objects must not be the loss: an object's
-own code could look at it.
+own code could look at it. Nor may what else leaves the graph have a history: of ``(loss / 2).backward()`` and
+``loss = policy + value`` the parts do, though scripts only log them. Where the bytecode behind does nothing with one but
+``part.item()`` or ``part.detach()``, nobody sees that it has none.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -24,11 +28,14 @@ from torch._dynamo.variables import TensorVariable
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting, VariableTracker
 from torch._dynamo.variables.misc import GetAttrVariable
 
+from gradc.torch_private.dynamo_patches.reachable_code import all_behind
 from gradc.torch_private.patches import Patch
 from gradc.torch_private.weaver import before
 
 _JOINT = "gradc_joint"  # of a node of the graph, and of Dynamo's output
+_IS_NUMBER = "gradc_is_number"  # of a node of the graph
 _OF_NUMBERS = ("detach", "item")  # methods that look at no history
+_THAT_SEE_VARIABLES = ("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack")
 _HAS_NULL_BELOW = sys.version_info < (3, 13)  # the callable stands above of what marks it as no method; else below
 
 
@@ -40,6 +47,8 @@ def join_losses(make_joint: Callable[[], Any]) -> Patch:
         if loss is not None and (joint := make_joint()) is not None:
             loss.as_proxy().node.meta[_JOINT] = joint
             setattr(self, _JOINT, (loss, joint))
+            for part in _only_numbers(tx, loss):
+                part.as_proxy().node.meta[_IS_NUMBER] = True
 
     return Patch(
         "join_losses",
@@ -53,6 +62,20 @@ def joint_of(graph: torch.fx.GraphModule) -> tuple[Any, int]:
     outputs: Any = graph.graph.output_node().args[0]
     found = ((node.meta[_JOINT], number) for number, node in enumerate(outputs) if _JOINT in getattr(node, "meta", ()))
     return next(found, (None, 0))
+
+
+def without_history(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """See the module's docstring."""
+    outputs: Any = graph.graph.output_node().args[0]
+    if not any(_IS_NUMBER in getattr(node, "meta", ()) for node in outputs):
+        return graph
+    nodes = copy.deepcopy(graph.graph)  # Dynamo will look at its own once more
+    output = nodes.output_node()
+    with nodes.inserting_before(output):
+        given: Any = output.args[0]
+        cut = [nodes.call_method("detach", (each,)) if _IS_NUMBER in getattr(each, "meta", ()) else each for each in given]
+    output.args = (tuple(cut),)
+    return torch.fx.GraphModule(graph, nodes)
 
 
 def begin_joint_if_dropped(tx: Any, instructions: Sequence[Any]) -> None:
@@ -100,6 +123,32 @@ def _is(variable: Any, loss: Any) -> bool:
     return issubclass(type(variable), TensorVariable) and variable.as_proxy().node is loss.as_proxy().node
 
 
+def _only_numbers(tx: Any, loss: Any) -> list[Any]:
+    """The variables with a history, beside the loss, of which only the numbers are read behind ``backward``."""
+    if tx.cellvars() or tx.block_stack or any(name in _THAT_SEE_VARIABLES for name in tx.f_code.co_names):
+        return []
+    behind = all_behind(tx, tx.current_instruction)
+    parts = {
+        variable.as_proxy().node: variable
+        for variable in (value.unwrap() for value in tx.symbolic_locals.values())
+        if _is_made(variable) and not _is(variable, loss) and variable.as_proxy().node.meta["example_value"].requires_grad
+    }
+    return [part for part in parts.values() if not _is_seen(tx, part, behind)]
+
+
+def _is_seen(tx: Any, part: Any, behind: Sequence[Any]) -> bool:
+    """Whether more than its number may be: by bytecode, or by the code of an object that has it."""
+    effects = tx.output.side_effects
+    known = [value for value in effects.id_to_variable.values() if type(value) is not TensorVariable]
+    is_held = any(_holds(value, part, effects) for value in known) or any(_holds(value, part) for value in tx.stack)
+    return is_held or any(_hands_on(tx, part, *pair) for pair in itertools.pairwise([*behind, None]))
+
+
+def _is_made(variable: Any) -> bool:
+    is_value = type(variable) is TensorVariable and variable.as_proxy().node.op not in ("placeholder", "get_attr")
+    return is_value and isinstance(variable.as_proxy().node.meta.get("example_value"), torch.Tensor)
+
+
 def _straight_loss(tx: Any) -> Any:
     inst, effects = tx.current_instruction, tx.output.side_effects
     if tx.parent is not None or inst.opname != "CALL" or inst.arg != 0 or len(tx.stack) < 2 or effects.tensor_hooks:
@@ -108,10 +157,9 @@ def _straight_loss(tx: Any) -> Any:
     if type(method) is not GetAttrVariable or method.name != "backward":
         return None
     loss = method.obj.unwrap()
-    is_made = type(loss) is TensorVariable and loss.as_proxy().node.op not in ("placeholder", "get_attr")
     old = filter(_is_from_outside, effects.id_to_variable.values())
     is_written = any(effects.is_modified(variable) and _holds(variable, loss, effects) for variable in old)
-    return loss if is_made and not is_written else None
+    return loss if _is_made(loss) and not is_written else None
 
 
 def _is_from_outside(variable: Any) -> bool:

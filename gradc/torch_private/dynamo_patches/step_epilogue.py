@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gradc.torch_private.dynamo_patches.loss_to_backward import begin_joint_if_dropped
 from gradc.torch_private.dynamo_patches.quick_methods import QuickMethod, call_quickly
+from gradc.torch_private.dynamo_patches.reachable_code import RETURNS, all_behind
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
 
@@ -51,9 +52,7 @@ _WITHOUT_TENSOR = {  # names of methods that leave none
     *(name for name, left in _OF_TENSORS.items() if left is _RESULT),
 }  # fmt: skip
 _OF_A_CALL = ("PRECALL", "CALL", "CACHE")  # without arguments, behind its method
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # in any case
-_NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *_RETURNS)  # to follow
+_NOTHING = ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES", "JUMP_FORWARD", *RETURNS)  # to follow
 
 
 class _Method(NamedTuple):
@@ -69,7 +68,7 @@ def end_in_the_same_frame(quick_method: QuickMethod) -> Patch:
         rest = _rest_from(self, inst) if _is_plain(self, all_stack_locals_metadata) else []
         reader = _Reader(self, inst)
         if not rest or not reader.computes_nothing(rest):
-            begin_joint_if_dropped(self, _all_behind(self, inst))
+            begin_joint_if_dropped(self, all_behind(self, inst))
             return original(self, inst, all_stack_locals_metadata)
         self.instruction_pointer = None
         begin_joint_if_dropped(self, rest)
@@ -95,30 +94,13 @@ def _is_plain(translator: Any, metadata: Sequence[Any]) -> bool:
 
 def _rest_from(translator: Any, first: Any) -> list[Any]:
     """Copies of the bytecode that may run from there on; none if it has a loop, or something handles its errors."""
-    place_of, behind = translator.indexof, _all_behind(translator, first)
+    place_of, behind = translator.indexof, all_behind(translator, first)
     if any(inst.exn_tab_entry is not None or (inst.target and place_of[inst.target] <= place_of[inst]) for inst in behind):
         return []
     copies = {inst: copy.copy(inst) for inst in behind}
     for inst in copies.values():
         inst.target = copies.get(inst.target)
     return [*copies.values()]
-
-
-def _all_behind(translator: Any, first: Any) -> list[Any]:
-    """What may run from there on, or handle its errors, in its order."""
-    instructions, place_of = translator.instructions, translator.indexof
-    places, waiting = set[int](), [place_of[first]]
-    while waiting:
-        place = waiting.pop()
-        if place in places:
-            continue
-        places.add(place)
-        inst = instructions[place]
-        handler = inst.exn_tab_entry and inst.exn_tab_entry.target
-        waiting += [place_of[target] for target in (inst.target, handler) if target is not None]
-        if inst.opname not in (*_RETURNS, *_JUMPS, "RAISE_VARARGS", "RERAISE"):
-            waiting.append(place + 1)
-    return [instructions[place] for place in sorted(places)]
 
 
 def _with_variables(places: dict[str, int], num_values: int) -> list[Any]:
