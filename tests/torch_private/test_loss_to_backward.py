@@ -189,6 +189,20 @@ def of_parts_in_a_loop(net: Any, x: Tensor) -> Any:
     return seen, last.item()
 
 
+def beside_scores(net: Any, x: Tensor) -> Any:
+    scores = net(x)
+    loss = scores.square().mean()
+    loss.backward()
+    return loss.item(), (scores.argmax(1) == 0).float().mean().item(), scores.shape[0]
+
+
+def beside_scores_that_are_compared(net: Any, x: Tensor) -> Any:
+    scores = net(x)
+    loss = scores.square().mean()
+    loss.backward()
+    return loss.item(), scores.max(1)[0].requires_grad
+
+
 def of_a_part_without_a_history(net: Any, x: Tensor) -> Any:
     y = net(x)
     error, size = y.square().mean(), y.detach().abs().mean()
@@ -209,6 +223,8 @@ STEPS: list[Callable[[Any, Tensor], Any]] = [
     of_a_part_among_locals,
     of_a_part_in_a_handler,
     of_parts_in_a_loop,
+    beside_scores,
+    beside_scores_that_are_compared,
     of_a_part_without_a_history,
     as_number,
     detached,
@@ -224,7 +240,7 @@ STEPS: list[Callable[[Any, Tensor], Any]] = [
     clipped,
     clipped_and_read,
 ]
-JOINT = (as_number, detached, nothing, clipped, scaled, of_logged_parts, of_a_part_without_a_history)
+JOINT = (as_number, detached, nothing, clipped, scaled, of_logged_parts, beside_scores, of_a_part_without_a_history)
 
 
 def train(compile: Any, step: Callable[[Any, Tensor], Any], net: Any, x: Tensor, clears: bool) -> list[Any]:

@@ -9,7 +9,7 @@
 Between the graph and ``backward`` the bytecode hands values on. What it writes into objects must not be the loss: an object's
 own code could look at it. Nor may what else leaves the graph have a history: of ``(loss / 2).backward()`` and
 ``loss = policy + value`` the parts do, though scripts only log them. Where the bytecode behind does nothing with one but
-``part.item()`` or ``part.detach()``, nobody sees that it has none.
+``part.item()``, ``part.detach()`` or ``part.argmax(1)``, nobody sees that it has none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gradc.torch_private.weaver import before
 
 _JOINT = "gradc_joint"  # of a node of the graph, and of Dynamo's output
 _IS_NUMBER = "gradc_is_number"  # of a node of the graph
-_OF_NUMBERS = ("detach", "item")  # methods that look at no history
+_OF_NUMBERS = ("detach", "item", "argmax", "argmin", "shape", "size", "dim", "numel")  # of a tensor, that look at no history
 _THAT_SEE_VARIABLES = ("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack")
 _HAS_NULL_BELOW = sys.version_info < (3, 13)  # the callable stands above of what marks it as no method; else below
 
