@@ -76,8 +76,8 @@ void bind_region(py::module_& module) {
       .def(
           "direct",
           make_direct,
-          "(outputs, slow path, what to call with errors, whether it draws, whether a checkpoint may drop what it saves, which are leaves, which have no hooks, which output goes straight "
-          "to backward, and where) -> a builtin function from primals to a tuple.",
+          "(outputs, slow path, what to call with errors, whether it draws, whether a checkpoint may drop what it saves, which are leaves, "
+          "which have no hooks, which output goes straight to backward, and where) -> a builtin function from primals to a tuple.",
           py::arg("outputs"),
           py::arg("slow"),
           py::arg("raised"),

@@ -201,7 +201,9 @@ std::shared_ptr<const Stretch> find_cross_entropy_backward(const Known& known, I
   for (const Operand* read : {&nll->operands[0], &log_softmax->operands[1], &nll->operands[2], &nll->operands[6]}) {
     merged.inputs.push_back(read->index);
   }
-  return as_one_call(plan, begin, end, std::move(merged));
+  const auto& read = merged.inputs;
+  const bool is_written_over = std::find(read.begin(), read.end(), plan.steps[end - 1].reuse) != read.end();
+  return is_written_over ? nullptr : as_one_call(plan, begin, end, std::move(merged));
 }
 
 } // namespace gradc
