@@ -15,10 +15,12 @@ from gradc.reporting.cures import cure_of
         ("left out: too many objects", "", "Compile a smaller function for the check."),  # the second name of its row
         ("backward that cannot be traced", "nodes that depend on sizes: SumBackward0", "`dynamic=False`."),
         ("backward that cannot be traced", "some error of torch's", ""),
+        ("gradc: checkpoint", "", ""),
         (
-            "gradc: checkpoint",
+            "compile budget",
             "",
-            "Compile the function that is checkpointed, and leave `checkpoint` around it: docs/memory.md.",
+            '`options={"compile_seconds": 60}`, `None` for no limit, `GRADC_COMPILE_SECONDS` for a process; or fewer graph '
+            "breaks. See docs/notes/what-pays.md.",
         ),
     ],
 )
