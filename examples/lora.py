@@ -8,10 +8,10 @@ Run it: python examples/lora.py [--short] [--out FOLDER]. Without its columns of
 
     run            final loss  bitwise eager  largest param diff
     -------------  ----------  -------------  ------------------
-    eager            5.194823            yes                   0
-    torch.compile    5.206318             no             8.8e-01
-    gradc            5.194823            yes                   0
-    gradc ran eagerly: {'Unsupported method call': 144, 'Data-dependent branching': 180}
+    eager            5.194723            yes                   0
+    torch.compile    5.206238             no             8.8e-01
+    gradc            5.194723            yes                   0
+    gradc ran eagerly: {'Data-dependent branching': 528, 'Missing tp_iternext': 48}
 """
 
 from __future__ import annotations
