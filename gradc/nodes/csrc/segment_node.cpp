@@ -318,15 +318,19 @@ std::vector<uint32_t> SegmentNode::counted_before(const CompiledBackward& backwa
   return counts;
 }
 
-std::vector<c10::IValue> SegmentNode::inputs_of(variable_list&& tangents, variable_list&& saved) const {
+template <typename Give>
+std::vector<c10::IValue> SegmentNode::inputs_of(
+    const CompiledBackward& backward, variable_list&& tangents, const Give& give) const {
   std::vector<c10::IValue> inputs;
-  inputs.reserve(tangents.size() + saved.size() + symbols_.size());
+  inputs.reserve(tangents.size() + backward.saved.size() + symbols_.size());
   for (auto& tangent : tangents) {
     if (tangent.defined()) {
       inputs.emplace_back(std::move(tangent));
     }
   }
-  std::move(saved.begin(), saved.end(), std::back_inserter(inputs));
+  for (const auto position : backward.saved) {
+    inputs.emplace_back(give(position));
+  }
   inputs.insert(inputs.end(), symbols_.begin(), symbols_.end());
   return inputs;
 }
@@ -334,15 +338,10 @@ std::vector<c10::IValue> SegmentNode::inputs_of(variable_list&& tangents, variab
 variable_list SegmentNode::replay(const CompiledBackward& backward, variable_list&& tangents, bool keeps_graph) {
   refuse_second_backward(backward.released, backward.frees_hidden);
   const auto before = counted_before(backward, tangents);
-  variable_list saved;
-  saved.reserve(backward.saved.size());
-  for (const auto position : backward.saved) {
-    saved.push_back(unpack(position));
-  }
+  auto inputs = inputs_of(backward, std::move(tangents), [this](size_t position) { return unpack(position); });
   for (const auto position : backward.unread) {
     unpack(position);
   }
-  auto inputs = inputs_of(std::move(tangents), std::move(saved));
   if (keeps_graph) {
     return with_views(gradients_of(run(*backward.plan, std::move(inputs)), backward, before), backward);
   }
@@ -373,7 +372,7 @@ variable_list SegmentNode::with_views(variable_list grads, const CompiledBackwar
 variable_list SegmentNode::replay_recomputed(
     const CompiledBackward& backward, variable_list&& tangents, const std::vector<bool>& needed) {
   refuse_second_backward(backward.released, backward.frees_hidden);
-  variable_list unpacked(layout().saved.size()), saved;
+  variable_list unpacked(layout().saved.size());
   bool are_as_dropped = true;
   for (const auto* positions : {&backward.saved, &backward.unread}) {
     for (const auto position : *positions) {
@@ -384,12 +383,10 @@ variable_list SegmentNode::replay_recomputed(
   if (!are_as_dropped) {
     return unpack_in_turn(tangents, needed, std::move(unpacked));
   }
-  for (const auto position : backward.saved) {
-    saved.push_back(std::exchange(unpacked[position], {}));
-  }
-  unpacked.clear(); // what the plan has read for the last time dies while it runs
   const auto before = counted_before(backward, tangents);
-  auto results = run(*backward.plan, inputs_of(std::move(tangents), std::move(saved)));
+  auto inputs = inputs_of(backward, std::move(tangents), [&](size_t position) { return unpacked[position]; });
+  unpacked.clear(); // what the plan has read for the last time dies while it runs
+  auto results = run(*backward.plan, std::move(inputs));
   auto grads = with_views(gradients_of(std::move(results), backward, before), backward);
   if (!torch::autograd::get_current_graph_task_keep_graph()) {
     release(backward.released, backward.frees_hidden);

@@ -105,7 +105,9 @@ struct SegmentNode : torch::autograd::Node {
   torch::autograd::variable_list replay(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents, bool keeps_graph);
   torch::autograd::variable_list with_views(torch::autograd::variable_list grads, const CompiledBackward& backward) const;
-  std::vector<c10::IValue> inputs_of(torch::autograd::variable_list&& tangents, torch::autograd::variable_list&& saved) const;
+  template <typename Give> // (position of a saved tensor) -> it
+  std::vector<c10::IValue> inputs_of(
+      const CompiledBackward& backward, torch::autograd::variable_list&& tangents, const Give& give) const;
   torch::autograd::variable_list replay_recomputed(
       const CompiledBackward& backward, torch::autograd::variable_list&& tangents, const std::vector<bool>& needed);
   torch::autograd::variable_list unpack_in_turn(

@@ -133,9 +133,9 @@ bool is_recording_forbidden(const RegionLayout& region) {
   return !region.segments.empty() && c10::InferenceMode::is_enabled();
 }
 
-// Whether this call's backward comes right behind it, and nobody else is to have what is saved.
+// Whether this call's backward comes right behind it.
 bool is_joint(const DirectCall& direct) {
-  return direct.joint && direct.joint->is_on() && !is_anybody_listening() && packed_by() == PackedBy::nobody;
+  return direct.joint && direct.joint->is_on() && !is_anybody_listening();
 }
 
 c10::Device device_of(const RegionLayout& region) {
@@ -272,6 +272,7 @@ py::object make_direct(
   if (joint && may_be_joint(*region, direct->outputs, loss)) {
     direct->joint = std::move(joint);
     direct->loss = direct->outputs[loss].position;
+    direct->may_be_dropped = false; // a joint call saves nothing, and a checkpoint counts what is saved
   }
   direct->region = std::move(region);
   const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {

@@ -55,8 +55,8 @@ def is_cleared_last(
     code(zero_grad.self_args()[0])
     code.store(variable)
     tx.output.pregraph_bytecode.extend(code.get_instructions())
-    before = getattr(tx.output, _WAITING, _Waiting(instructions, []))
-    setattr(tx.output, _WAITING, _Waiting(before.instructions, [*before.code, *call]))
+    waiting = getattr(tx.output, _WAITING, _Waiting(instructions, []))
+    setattr(tx.output, _WAITING, waiting._replace(code=[*waiting.code, *call]))
     note_cleared(tx)
     return True
 

@@ -6,6 +6,8 @@
 #include "executor/cpu/csrc/loops.h"
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/numbers.h"
+#include "executor/cpu/csrc/slice_backward.h"
+#include "executor/cpu/csrc/small_log_softmax.h"
 #include "executor/cpu/csrc/vector_functions.h"
 
 #include <ATen/ATen.h>
@@ -26,16 +28,11 @@ constexpr int64_t part_size = 1024; // numbers whose exponentials are taken at a
 
 // ---- running
 
-// What comes out of log_softmax's backward where `given` comes in, and `total` in the whole row.
-float grad_of(bool is_fused, float given, float exponential, float total) {
-  return is_fused ? std::fma(-exponential, total, given) : given - exponential * total;
-}
-
 // Where nothing comes in.
 template <bool is_fused>
 GRADC_WIDE void put_part(float* out, const float* exponentials, float total, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
-    out[i] = is_fused ? std::fma(-exponentials[i], total, 0.0F) : 0.0F - exponentials[i] * total;
+    out[i] = log_softmax_grad(is_fused, 0.0F, exponentials[i], total);
   }
 }
 
@@ -49,7 +46,7 @@ void put_row(const CrossEntropy& of, float* out, const float* logs, int64_t targ
     vector_functions().exp(exponentials, size);
     (of.is_fused ? &put_part<true> : &put_part<false>)(out + begin, exponentials, total, size);
     if (is_counted && target >= begin && target < begin + size) {
-      out[target] = grad_of(of.is_fused, given, exponentials[target - begin], total);
+      out[target] = log_softmax_grad(of.is_fused, given, exponentials[target - begin], total);
     }
   }
 }
@@ -103,10 +100,6 @@ bool is_atens(int64_t columns, bool is_fused) {
 
 // ---- finding
 
-bool is_plain(const Meta* meta, c10::ScalarType dtype) {
-  return meta && meta->dtype == dtype && has_plain_strides(*meta) && num_bytes(*meta) > 0;
-}
-
 // The steps that follow each other from `begin` on, each of which alone reads what the one before it makes.
 class Steps {
  public:
@@ -119,7 +112,9 @@ class Steps {
         steps[end_].outs.size() != 1 || !steps[end_].writes.empty()) {
       return nullptr;
     }
-    if (last_ && (known_.last_read[last_->outs[0]] != end_ || steps[end_].operands[0].index != last_->outs[0])) {
+    const Operand& first = steps[end_].operands[0];
+    const auto reads_last = [&] { return first.kind == Operand::Kind::slot && first.index == last_->outs[0]; };
+    if (last_ && (known_.last_read[last_->outs[0]] != end_ || !reads_last())) {
       return nullptr;
     }
     last_ = &steps[end_++];
@@ -139,8 +134,8 @@ class Steps {
 // Where the slice's rows lie, if they are whole rows side by side in each of its parts.
 bool read_slice(const Plan& plan, const Step& step, CrossEntropy& of) {
   const Meta *result = result_meta(plan, step), *gradient = meta_at(plan, step.operands[0]);
-  const auto given = int_at(plan, step.operands[2]), start = int_at(plan, step.operands[3]), apart = int_at(plan, step.operands[5]);
-  if (!is_plain(result, c10::ScalarType::Float) || !is_plain(gradient, c10::ScalarType::Float) || !given || !start || apart != 1) {
+  const auto given = int_at(plan, step.operands[2]), apart = int_at(plan, step.operands[5]);
+  if (!is_plain_of(result, c10::ScalarType::Float) || !is_plain_of(gradient, c10::ScalarType::Float) || !given || apart != 1) {
     return false;
   }
   const auto num_dimensions = static_cast<int64_t>(result->sizes.size());
@@ -148,9 +143,13 @@ bool read_slice(const Plan& plan, const Step& step, CrossEntropy& of) {
   if (num_dimensions < 2 || dimension != num_dimensions - 2 || result->sizes.back() != of.columns) {
     return false;
   }
+  const auto start = start_at(plan, step.operands[3], result->sizes[dimension]);
+  if (!start) {
+    return false;
+  }
   of.part = result->sizes[dimension];
   of.length = gradient->sizes[dimension];
-  of.start = std::clamp<int64_t>(*start < 0 ? *start + of.part : *start, 0, of.part);
+  of.start = *start;
   of.num_parts = c10::multiply_integers(result->sizes) / of.columns / of.part;
   return true;
 }
@@ -160,8 +159,8 @@ std::optional<CrossEntropy> read_loss(const Plan& plan, const Step& nll, const S
   const Meta *targets = meta_at(plan, nll.operands[2]), *total = meta_at(plan, nll.operands[6]);
   const auto reduction = int_at(plan, nll.operands[4]), ignored = int_at(plan, nll.operands[5]);
   const auto dimension = int_at(plan, log_softmax.operands[2]);
-  const bool are_plain = is_plain(grad, c10::ScalarType::Float) && is_plain(logs, c10::ScalarType::Float) &&
-      is_plain(targets, c10::ScalarType::Long) && is_plain(total, c10::ScalarType::Float) && grad->sizes.empty() && logs->sizes.size() == 2;
+  const bool are_plain = is_plain_of(grad, c10::ScalarType::Float) && is_plain_of(logs, c10::ScalarType::Float) &&
+      is_plain_of(targets, c10::ScalarType::Long) && is_plain_of(total, c10::ScalarType::Float) && grad->sizes.empty() && logs->sizes.size() == 2;
   if (!are_plain || !reduction || *reduction == at::Reduction::None || !ignored || (dimension != 1 && dimension != -1) ||
       !plan.is_constant(nll.operands[3], &c10::IValue::isNone) || targets->sizes != std::vector<int64_t>{logs->sizes[0]}) {
     return {};
@@ -182,7 +181,7 @@ std::shared_ptr<const Stretch> find_cross_entropy_backward(const Known& known, I
   const Step* nll = steps.next("aten::nll_loss_backward");
   const Step* log_softmax = nll ? steps.next("aten::_log_softmax_backward_data") : nullptr;
   auto of = log_softmax && vector_functions().lanes > 0 ? read_loss(plan, *nll, *log_softmax) : std::nullopt;
-  if (!of || !is_plain(result_meta(plan, *log_softmax), c10::ScalarType::Float) || of->columns < 2 * most_lanes ||
+  if (!of || !is_plain_of(result_meta(plan, *log_softmax), c10::ScalarType::Float) || of->columns < 2 * most_lanes ||
       of->length * of->columns < fewest_numbers) {
     return nullptr;
   }

@@ -65,6 +65,10 @@ const Meta* result_meta(const Plan& plan, const Step& step) {
   return step.outs[0] >= 0 && plan.metas[step.outs[0]] ? &*plan.metas[step.outs[0]] : nullptr;
 }
 
+bool is_plain_of(const Meta* meta, c10::ScalarType dtype) {
+  return meta && meta->dtype == dtype && has_plain_strides(*meta) && num_bytes(*meta) > 0;
+}
+
 Exact call_directly(const Step& step, Direct direct, Payload payload, std::vector<Index> inputs) {
   if (!direct) {
     return {};

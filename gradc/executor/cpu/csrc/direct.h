@@ -30,4 +30,7 @@ const Meta* meta_at(const Plan& plan, const Operand& operand);
 // The layout of a step's one result, in place that of its first input; null where it is not known, or nobody reads the result.
 const Meta* result_meta(const Plan& plan, const Step& step);
 
+// True for the layout of a contiguous tensor of that dtype, which is not empty.
+bool is_plain_of(const Meta* meta, c10::ScalarType dtype);
+
 } // namespace gradc

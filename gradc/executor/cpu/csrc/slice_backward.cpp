@@ -54,13 +54,6 @@ void call_padded(const Payload& payload, void* out, const void* const* inputs) {
   }
 }
 
-// Where a slice begins: at the beginning if it does not say, from the end if it is negative.
-std::optional<int64_t> start_at(const Plan& plan, const Operand& operand, int64_t size) {
-  const bool is_none = plan.is_constant(operand, &c10::IValue::isNone);
-  const auto given = is_none ? std::optional<int64_t>(0) : int_at(plan, operand);
-  return given ? std::optional(std::clamp<int64_t>(*given < 0 ? *given + size : *given, 0, size)) : std::nullopt;
-}
-
 // All its elements are one in memory, as those of an expanded number.
 bool is_repeated(const Meta& meta) {
   return std::all_of(meta.strides.begin(), meta.strides.end(), [](int64_t stride) { return stride == 0; });
@@ -102,6 +95,12 @@ Exact find_padded(const Plan& plan, const Step& step) {
 }
 
 } // namespace
+
+std::optional<int64_t> start_at(const Plan& plan, const Operand& operand, int64_t size) {
+  const bool is_none = plan.is_constant(operand, &c10::IValue::isNone);
+  const auto given = is_none ? std::optional<int64_t>(0) : int_at(plan, operand);
+  return given ? std::optional(std::clamp<int64_t>(*given < 0 ? *given + size : *given, 0, size)) : std::nullopt;
+}
 
 std::vector<KernelRow> padded_kernels() {
   return {{{"aten::slice_backward"}, &find_padded<true>}, {{"aten::select_backward"}, &find_padded<false>}};

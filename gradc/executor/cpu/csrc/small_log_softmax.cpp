@@ -67,7 +67,7 @@ GRADC_WIDE void log_softmax_backward(const Classes& of, const float* grad, const
   for (int64_t row = 0; row < rows; ++row) {
     const float total = sum(grad + row * columns, columns);
     for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
-      out[i] = is_fused ? std::fma(-exponentials[i], total, grad[i]) : grad[i] - exponentials[i] * total;
+      out[i] = log_softmax_grad(is_fused, grad[i], exponentials[i], total);
     }
   }
 }
@@ -120,7 +120,7 @@ Direct backward_of(int64_t columns) {
 }
 
 bool is_plain_float(const Meta* meta) {
-  return meta && meta->dtype == c10::ScalarType::Float && has_plain_strides(*meta) && !meta->sizes.empty() && num_bytes(*meta) > 0;
+  return is_plain_of(meta, c10::ScalarType::Float) && !meta->sizes.empty();
 }
 
 // The rows that a step on `in` and `result` goes over along `dimension`; nothing where there are too many, or they are too long.

@@ -7,9 +7,16 @@
 
 #include "executor/core/csrc/devices.h"
 
+#include <cmath>
 #include <vector>
 
 namespace gradc {
+
+// What comes out of log_softmax's backward where `grad` comes in, and `total` in the whole row. `is_fused`: the multiplication with the
+// subtraction behind it, as ATen's kernel may have it.
+inline float log_softmax_grad(bool is_fused, float grad, float exponential, float total) {
+  return is_fused ? std::fma(-exponential, total, grad) : grad - exponential * total;
+}
 
 // Of such a step.
 std::vector<KernelRow> few_classes_kernels();
