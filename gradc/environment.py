@@ -51,6 +51,7 @@ def describe() -> str:
         "executor": str(native.status()),
         "cpu kernels": f"{torch.backends.cpu.get_cpu_capability()} (ATEN_CPU_CAPABILITY chooses others)",
         "cpu": ", ".join(name for name in _INSTRUCTIONS if found.get(name)) or "none of the instructions that torch asks for",
+        "onednn": _onednn(),
         "bf16": "in hardware" if has_bf16() else "emulated: right, but slower than float32",
         "gpu": gpu(),
         **({"gpu numbers": gpu_numbers()} if torch.cuda.is_available() else {}),
@@ -58,6 +59,14 @@ def describe() -> str:
     }
     width = max(map(len, facts))
     return "\n".join(f"{name.ljust(width)}  {fact}" for name, fact in facts.items())
+
+
+def _onednn() -> str:
+    if native.status().name != "native":
+        return "called by ATen: there is no extension"
+    if not native.extension.has_onednn():
+        return "called by ATen: torch's library shows none of its functions"
+    return "torch's own, its primitives kept"
 
 
 def busyness(num_processes: int = 1) -> str:

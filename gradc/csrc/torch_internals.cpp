@@ -1,5 +1,7 @@
 #include "csrc/torch_internals.h"
 
+#include "csrc/symbol_table.h"
+
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/tensor.h>
@@ -7,6 +9,7 @@
 #include <torch/csrc/autograd/python_hook.h>
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <atomic>
 #include <cstddef>
@@ -69,6 +72,19 @@ std::mutex& mutex_of(torch::autograd::Node& node) {
 void* function_of_torchs_libraries(const char* name) {
   void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   return library ? dlsym(library, name) : nullptr;
+}
+
+std::unordered_map<std::string, void*> hidden_functions_of_torch(const std::string& prefix) {
+  const link_map* map = nullptr;
+  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) {
+    return {};
+  }
+  std::unordered_map<std::string, void*> functions;
+  for (const auto& [name, place] : functions_in_symbol_table(map->l_name, prefix)) {
+    functions.emplace(name, reinterpret_cast<void*>(map->l_addr + place));
+  }
+  return functions;
 }
 
 } // namespace gradc

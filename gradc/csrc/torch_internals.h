@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <unordered_map>
 
 struct _object; // PyObject
 
@@ -45,5 +47,9 @@ std::mutex& mutex_of(torch::autograd::Node& node);
 
 // A function of BLAS's or Sleef's that is linked into torch's own library; null if this torch has none of the name.
 void* function_of_torchs_libraries(const char* name);
+
+// Functions that are linked into torch's own library and not given out: those whose names begin so, by name. Their places are in the
+// library's table of symbols, which torch's wheels keep: read in torch 2.13.0's. None from a library that was stripped, or not of ELF.
+std::unordered_map<std::string, void*> hidden_functions_of_torch(const std::string& prefix);
 
 } // namespace gradc

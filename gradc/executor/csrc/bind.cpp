@@ -9,6 +9,7 @@
 #include "executor/core/csrc/prove.h"
 #include "executor/cpu/csrc/iterated.h"
 #include "executor/cpu/csrc/kernels.h"
+#include "executor/cpu/csrc/onednn.h"
 #include "executor/csrc/limit.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -389,6 +390,7 @@ void bind_executor(py::module_& module) {
       py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
   module.def("keep_lent", &keep_lent, py::arg("tensor"), "The memory of a graph that a tensor lies on is not written again.");
   module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
+  module.def("has_onednn", &has_onednn, "True where the functions of torch's own oneDNN are found, so that its primitives are kept.");
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(

@@ -113,10 +113,11 @@ struct CrossEntropy {
 };
 
 class Iterated; // (cpu/csrc/iterated.h)
+struct Convolution; // (cpu/csrc/convolution.cpp)
 
 using Payload = std::variant<
     std::monostate, Product, Bfloat16Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, CrossEntropy,
-    std::shared_ptr<const Iterated>>;
+    std::shared_ptr<const Iterated>, std::shared_ptr<const Convolution>>;
 
 // That of a call of the family, which put it there.
 template <class Family>

@@ -4,6 +4,7 @@
 #include "executor/core/csrc/kernels.h"
 #include "executor/cpu/csrc/bfloat16_product.h"
 #include "executor/cpu/csrc/cat.h"
+#include "executor/cpu/csrc/convolution.h"
 #include "executor/cpu/csrc/small_log_softmax.h"
 #include "executor/cpu/csrc/fills.h"
 #include "executor/cpu/csrc/iterated.h"
@@ -108,7 +109,7 @@ std::vector<KernelRow> out_kernels() {
 const KernelTable& exact_kernels() {
   static const KernelTable table({
       product_kernels(), bfloat16_product_kernels(), pointwise_kernels(), sum_kernels(), short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
-      padded_kernels(), cat_kernels(), fill_kernels(), norm_kernels(), iterated_kernels(), out_kernels(),
+      padded_kernels(), cat_kernels(), fill_kernels(), norm_kernels(), convolution_kernels(), iterated_kernels(), out_kernels(),
   });
   return table;
 }
