@@ -114,10 +114,12 @@ struct CrossEntropy {
 
 class Iterated; // (cpu/csrc/iterated.h)
 struct Convolution; // (cpu/csrc/convolution.cpp)
+struct OnednnProduct; // (cpu/csrc/onednn_product.cpp)
 
 using Payload = std::variant<
     std::monostate, Product, Bfloat16Product, Pointwise, Summed, Classes, Filled, Rows, Picks, Parts, Padded, CrossEntropy,
-    std::shared_ptr<const Iterated>, std::shared_ptr<const Convolution>>;
+    std::shared_ptr<const Iterated>, std::shared_ptr<const Convolution>,
+    std::shared_ptr<const OnednnProduct>>;
 
 // That of a call of the family, which put it there.
 template <class Family>

@@ -203,7 +203,8 @@ class Maker {
   }
 
   static std::unique_ptr<KeptPrimitive> kept(const PrimitiveDescriptor& descriptor, const std::vector<End>& ends) {
-    return descriptor ? std::make_unique<KeptPrimitive>(descriptor, ends) : nullptr;
+    const bool is_whole = descriptor && std::all_of(ends.begin(), ends.end(), [](const End& end) { return end.layout != nullptr; });
+    return is_whole ? std::make_unique<KeptPrimitive>(descriptor, ends) : nullptr;
   }
 
   const Problem images_;
@@ -238,12 +239,9 @@ void run_backward(
   }
 }
 
-// As torch is set: what else it is told changes the primitives.
 bool holds_now(int num_threads) {
-  const auto& context = at::globalContext();
-  const auto precision = context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
-  return onednn()->max_threads() == num_threads && context.userEnabledMkldnn() && !context.deterministicMkldnn() &&
-      precision != at::Float32Precision::TF32 && precision != at::Float32Precision::BF16;
+  const auto precision = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
+  return is_onednn_set_so(num_threads) && precision != at::Float32Precision::TF32 && precision != at::Float32Precision::BF16;
 }
 
 const Convolution& kept_of(const Step& step) {

@@ -10,6 +10,7 @@
 #include "executor/cpu/csrc/iterated.h"
 #include "executor/cpu/csrc/memory.h"
 #include "executor/cpu/csrc/norms.h"
+#include "executor/cpu/csrc/onednn_product.h"
 #include "executor/cpu/csrc/slice_backward.h"
 #include "executor/cpu/csrc/gather_scatter.h"
 #include "executor/cpu/csrc/pointwise.h"
@@ -108,7 +109,7 @@ std::vector<KernelRow> out_kernels() {
 // Of two that fit a step the first is faster.
 const KernelTable& exact_kernels() {
   static const KernelTable table({
-      product_kernels(), bfloat16_product_kernels(), pointwise_kernels(), sum_kernels(), short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
+      product_kernels(), bfloat16_product_kernels(), onednn_product_kernels(), pointwise_kernels(), sum_kernels(), short_sum_kernels(), few_classes_kernels(), pick_kernels(), row_kernels(),
       padded_kernels(), cat_kernels(), fill_kernels(), norm_kernels(), convolution_kernels(), iterated_kernels(), out_kernels(),
   });
   return table;

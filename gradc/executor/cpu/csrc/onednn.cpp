@@ -4,7 +4,8 @@
 #include "csrc/torch_internals.h"
 #include "executor/cpu/csrc/memory.h"
 
-#include <algorithm>
+#include <ATen/Context.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -45,12 +46,29 @@ bool has_all(const Onednn& functions) {
 #undef GRADC_IS_THERE
 }
 
+dnnl_primitive_attr_t attributes(const Onednn& functions, bool adds) {
+  dnnl_primitive_attr_t made = nullptr;
+  check(functions.primitive_attr_create(&made), "make attributes");
+  check(functions.primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user), "take memory to work in");
+  if (adds) {
+    dnnl_post_ops_t sum = nullptr;
+    check(functions.post_ops_create(&sum), "make post-ops");
+    check(functions.post_ops_append_sum(sum, 1, 0, dnnl_data_type_undef), "add to what is there");
+    check(functions.primitive_attr_set_post_ops(made, sum), "take post-ops");
+    functions.post_ops_destroy(sum);
+  }
+  return made;
+}
+
 Onednn make_onednn() {
   Onednn made = functions_of_torchs_onednn();
-  const bool is_ready = has_all(made) && is_of_the_headers(*made.version()) &&
-      made.engine_create(&made.engine, dnnl_cpu, 0) == dnnl_success && made.primitive_attr_create(&made.attributes) == dnnl_success &&
-      made.primitive_attr_set_scratchpad_mode(made.attributes, dnnl_scratchpad_mode_user) == dnnl_success;
-  return is_ready ? made : Onednn();
+  if (!has_all(made) || !is_of_the_headers(*made.version())) {
+    return {};
+  }
+  check(made.engine_create(&made.engine, dnnl_cpu, 0), "find the CPU");
+  made.attributes = attributes(made, false);
+  made.adding_attributes = attributes(made, true);
+  return made;
 }
 
 dnnl_stream_t stream() {
@@ -110,12 +128,16 @@ const Onednn* onednn() {
   return made.engine ? &made : nullptr;
 }
 
+bool is_onednn_set_so(int num_threads) {
+  const auto& context = at::globalContext();
+  return onednn()->max_threads() == num_threads && context.userEnabledMkldnn() && !context.deterministicMkldnn();
+}
+
 MemoryDescriptor memory_laid_out(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   dnnl_memory_desc_t made = nullptr;
   const auto status = onednn()->memory_desc_create_with_strides(
       &made, static_cast<int>(sizes.size()), sizes.data(), type_of(dtype), strides.data());
-  check(status, "describe memory");
-  return {made, onednn()->memory_desc_destroy};
+  return status == dnnl_success ? MemoryDescriptor(made, onednn()->memory_desc_destroy) : MemoryDescriptor();
 }
 
 MemoryDescriptor memory_as_liked(c10::IntArrayRef sizes, c10::ScalarType dtype) {

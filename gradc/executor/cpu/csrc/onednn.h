@@ -37,7 +37,8 @@ namespace gradc {
   each(primitive_destroy) each(primitive_execute) each(reorder_primitive_desc_create) each(convolution_forward_primitive_desc_create) \
   each(convolution_backward_data_primitive_desc_create) each(convolution_backward_weights_primitive_desc_create)                      \
   each(deconvolution_forward_primitive_desc_create) each(deconvolution_backward_data_primitive_desc_create)                           \
-  each(deconvolution_backward_weights_primitive_desc_create)
+  each(deconvolution_backward_weights_primitive_desc_create) each(matmul_primitive_desc_create) each(post_ops_create)                 \
+  each(post_ops_append_sum) each(post_ops_destroy) each(primitive_attr_set_post_ops)
 
 struct Onednn {
 #define GRADC_FUNCTION(name) decltype(&dnnl_##name) name = nullptr;
@@ -46,14 +47,19 @@ struct Onednn {
   int (*max_threads)() = nullptr; // what oneDNN asks OpenMP; a new thread's may not be torch's number until some op has asked torch
   dnnl_engine_t engine = nullptr; // the CPU
   dnnl_primitive_attr_t attributes = nullptr; // ATen's: whoever calls brings the memory to work in
+  dnnl_primitive_attr_t adding_attributes = nullptr; // the same, and the result is added to what is there
 };
 
 const Onednn* onednn();
 
+// True while torch's settings and OpenMP's threads are such that ATen makes the primitives that we keep. What else torch may be set to is
+// the precision of float32.
+bool is_onednn_set_so(int num_threads);
+
 using MemoryDescriptor = std::shared_ptr<const dnnl_memory_desc>;
 using PrimitiveDescriptor = std::shared_ptr<const dnnl_primitive_desc>;
 
-// Of float or bfloat16 numbers, laid out so.
+// Of float or bfloat16 numbers, laid out so; null for a layout that oneDNN does not know.
 MemoryDescriptor memory_laid_out(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
 // The same as a primitive likes it best.
 MemoryDescriptor memory_as_liked(c10::IntArrayRef sizes, c10::ScalarType dtype);
