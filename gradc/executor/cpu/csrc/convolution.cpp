@@ -6,12 +6,15 @@
 #include "executor/core/csrc/arguments.h"
 #include "executor/core/csrc/kernels.h"
 #include "executor/core/csrc/prove.h"
+#include "executor/cpu/csrc/direct.h"
 #include "executor/cpu/csrc/memory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/native/ConvUtils.h>
+#include <c10/core/MemoryFormat.h>
 
 #include <algorithm>
 #include <array>
@@ -92,20 +95,18 @@ Meta of_channels(Meta weight, const Problem& problem) {
   return weight;
 }
 
+// Without the dispatcher, where a mode may look on.
 at::Tensor unfilled(const Meta& meta) {
-  return at::empty_strided(meta.sizes, meta.strides, at::TensorOptions(meta.dtype));
+  return at::detail::empty_strided_cpu(meta.sizes, meta.strides, meta.dtype);
 }
 
 bool is_channels_last(const Problem& images) {
   return at::native::mkldnn_conv_use_channels_last(unfilled(images.input), unfilled(images.weight));
 }
 
-// Contiguous in the order that ATen brings images to first.
-Meta brought(Meta meta, bool is_channels_last) {
-  const auto format = !is_channels_last ? at::MemoryFormat::Contiguous
-      : meta.sizes.size() == 5          ? at::MemoryFormat::ChannelsLast3d
-                                        : at::MemoryFormat::ChannelsLast;
-  meta.strides = at::empty(meta.sizes, at::TensorOptions(at::kMeta).memory_format(format)).strides().vec();
+// As ATen brings images to first, if it is to keep their channels last.
+Meta with_channels_last(Meta meta) {
+  meta.strides = meta.sizes.size() == 5 ? c10::get_channels_last_strides_3d(meta.sizes) : c10::get_channels_last_strides_2d(meta.sizes);
   return meta;
 }
 
@@ -184,7 +185,7 @@ class Maker {
 
   // ATen leaves the order to oneDNN but for images with their channels last.
   MemoryDescriptor as_liked(const Meta& meta) const {
-    return keeps_order_ ? layout(brought(meta, true)) : memory_as_liked(meta.sizes, meta.dtype);
+    return keeps_order_ ? layout(with_channels_last(meta)) : memory_as_liked(meta.sizes, meta.dtype);
   }
   MemoryDescriptor weight_as_liked() const {
     return memory_as_liked(weight_.sizes, weight_.dtype);
@@ -283,8 +284,7 @@ void call_backward(const Step& step, Frame& frame) {
 // ---- whether they are ATen's
 
 at::Tensor numbers(const Meta& meta, at::Generator& generator) {
-  at::Tensor made = at::empty_strided(meta.sizes, meta.strides, at::TensorOptions(meta.dtype));
-  return made.uniform_(-1, 1, generator);
+  return unfilled(meta).uniform_(-1, 1, generator);
 }
 
 bool are_the_same(const at::Tensor& ours, const at::Tensor& of_aten) {
@@ -358,10 +358,6 @@ Claim claim_of(const char* kernel, const Problem& problem, int num_threads) {
 
 // ---- which steps
 
-const Meta* meta_of(const Plan& plan, const Operand& operand) {
-  return operand.kind == Operand::Kind::slot && plan.metas[operand.index] ? &*plan.metas[operand.index] : nullptr;
-}
-
 const Meta* meta_of_result(const Plan& plan, const Step& step, size_t position) {
   return step.outs[position] >= 0 && plan.metas[step.outs[position]] ? &*plan.metas[step.outs[position]] : nullptr;
 }
@@ -416,13 +412,13 @@ Exact kept_as(Kernel kernel, std::shared_ptr<const Convolution> kept) {
 }
 
 Exact find_forward(const Plan& plan, const Step& step) {
-  auto problem = problem_of(meta_of(plan, step.operands[0]), meta_of(plan, step.operands[1]), meta_of_result(plan, step, 0));
+  auto problem = problem_of(meta_at(plan, step.operands[0]), meta_at(plan, step.operands[1]), meta_of_result(plan, step, 0));
   if (!problem || !read_parameters(plan, step, 3, *problem) || !onednn() || !holds_now(onednn()->max_threads())) {
     return {};
   }
   const int num_threads = onednn()->max_threads();
   problem->has_bias = !plan.is_constant(step.operands[2], &c10::IValue::isNone);
-  if (problem->has_bias && !is_fit(meta_of(plan, step.operands[2]), problem->weight.dtype)) {
+  if (problem->has_bias && !is_fit(meta_at(plan, step.operands[2]), problem->weight.dtype)) {
     return {};
   }
   auto kept = std::make_shared<Convolution>(num_threads);
@@ -455,7 +451,7 @@ bool read_wanted(const Plan& plan, const Step& step, Problem& problem) {
 }
 
 Exact find_backward(const Plan& plan, const Step& step) {
-  auto problem = problem_of(meta_of(plan, step.operands[1]), meta_of(plan, step.operands[2]), meta_of(plan, step.operands[0]));
+  auto problem = problem_of(meta_at(plan, step.operands[1]), meta_at(plan, step.operands[2]), meta_at(plan, step.operands[0]));
   const bool is_known = problem && read_wanted(plan, step, *problem) && read_parameters(plan, step, 4, *problem);
   if (!is_known || !onednn() || !holds_now(onednn()->max_threads())) {
     return {};

@@ -142,7 +142,7 @@ Claim claim_of(const Factors& factors, int num_threads) {
 
 // Of the step's operands from `first` on.
 std::shared_ptr<const OnednnProduct> find_product(const Plan& plan, const Step& step, size_t first, Addend addend) {
-  const Meta *result = step.outs[0] >= 0 ? result_meta(plan, step) : nullptr, *x = meta_at(plan, step.operands[first]);
+  const Meta *result = result_meta(plan, step), *x = meta_at(plan, step.operands[first]);
   const Meta* y = meta_at(plan, step.operands[first + 1]);
   if (!result || result->sizes.size() < 2 || !has_plain_strides(*result) || !is_factor(result, result->sizes.size()) ||
       !is_factor(x, result->sizes.size()) || !is_factor(y, result->sizes.size()) ||
