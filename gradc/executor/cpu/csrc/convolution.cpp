@@ -129,7 +129,7 @@ class Maker {
         padding_behind_.begin(), padding_behind_.end(), images_.output_padding.begin(), padding_behind_.begin(), std::minus<int64_t>());
   }
 
-  std::unique_ptr<KeptPrimitive> forward() const {
+  std::unique_ptr<const KeptPrimitive> forward() const {
     std::vector<End> ends{
         {DNNL_ARG_SRC, dnnl_query_src_md, 0, false, layout(images_.input)},
         {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, layout(weight_)},
@@ -137,10 +137,10 @@ class Maker {
     if (images_.has_bias) {
       ends.push_back({DNNL_ARG_BIAS, dnnl_query_weights_md, 1, false, layout(bias_of(images_))});
     }
-    return kept(forward_descriptor(images_.has_bias), ends);
+    return keep(forward_descriptor(images_.has_bias), ends);
   }
 
-  std::unique_ptr<KeptPrimitive> backward_of_input() const {
+  std::unique_ptr<const KeptPrimitive> backward_of_input() const {
     const auto hint = forward_descriptor(false);
     const auto input = as_liked(images_.input), weight = weight_as_liked(), result = as_liked(images_.result);
     const auto descriptor = primitive_descriptor([&](dnnl_primitive_desc_t* made) {
@@ -150,14 +150,14 @@ class Maker {
           made, onednn()->engine, algorithm(), input.get(), weight.get(), result.get(), images_.stride.data(), dilates_.data(),
           images_.padding.data(), padding_behind_.data(), hint.get(), onednn()->attributes);
     });
-    return kept(
+    return keep(
         descriptor,
         {{DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, layout(images_.result)},
          {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, layout(weight_)},
          {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0, true, layout(images_.grad_input)}});
   }
 
-  std::unique_ptr<KeptPrimitive> backward_of_weight() const {
+  std::unique_ptr<const KeptPrimitive> backward_of_weight() const {
     const auto hint = forward_descriptor(false);
     const auto input = as_liked(images_.input), weight = weight_as_liked(), result = as_liked(images_.result);
     const auto bias_liked = images_.has_bias ? memory_as_liked(bias_of(images_).sizes, images_.weight.dtype) : MemoryDescriptor();
@@ -175,7 +175,7 @@ class Maker {
     if (images_.has_bias) {
       ends.push_back({DNNL_ARG_DIFF_BIAS, dnnl_query_diff_weights_md, 1, true, layout(bias_of(images_))});
     }
-    return kept(descriptor, ends);
+    return keep(descriptor, ends);
   }
 
  private:
@@ -201,11 +201,6 @@ class Maker {
           made, onednn()->engine, dnnl_forward_training, algorithm(), input.get(), weight.get(), bias_liked.get(), result.get(),
           images_.stride.data(), dilates_.data(), images_.padding.data(), padding_behind_.data(), onednn()->attributes);
     });
-  }
-
-  static std::unique_ptr<KeptPrimitive> kept(const PrimitiveDescriptor& descriptor, const std::vector<End>& ends) {
-    const bool is_whole = descriptor && std::all_of(ends.begin(), ends.end(), [](const End& end) { return end.layout != nullptr; });
-    return is_whole ? std::make_unique<KeptPrimitive>(descriptor, ends) : nullptr;
   }
 
   const Problem images_;

@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -23,7 +24,7 @@ void check(dnnl_status_t status, const char* what) {
 
 bool is_of_the_headers(const dnnl_version_t& version) {
   return version.major == DNNL_VERSION_MAJOR && version.minor == DNNL_VERSION_MINOR && version.patch == DNNL_VERSION_PATCH &&
-      std::string_view(version.hash) == DNNL_VERSION_HASH;
+      version.hash && std::string_view(version.hash) == DNNL_VERSION_HASH;
 }
 
 Onednn functions_of_torchs_onednn() {
@@ -229,6 +230,17 @@ void KeptPrimitive::run(c10::ArrayRef<void*> addresses) const {
   retire(std::move(work));
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(objects));
+}
+
+std::unique_ptr<const KeptPrimitive> keep(const PrimitiveDescriptor& descriptor, const std::vector<End>& ends) {
+  if (!descriptor || std::any_of(ends.begin(), ends.end(), [](const End& end) { return !end.layout; })) {
+    return nullptr;
+  }
+  try {
+    return std::make_unique<const KeptPrimitive>(descriptor, ends);
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
 }
 
 } // namespace gradc

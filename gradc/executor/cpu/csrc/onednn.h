@@ -5,7 +5,7 @@
 //
 //     has_onednn:     whether torch's library shows its functions, and they are of the headers' version
 //     onednn:         its functions, or null
-//     KeptPrimitive:  (descriptor, ends) -> run(addresses)
+//     keep:           (descriptor, ends) -> a KeptPrimitive, which runs on addresses
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -105,6 +105,9 @@ class KeptPrimitive {
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Objects>> free_; // of runs that have ended
 };
+
+// Null where oneDNN has no such primitive, or none that reorders one of its ends.
+std::unique_ptr<const KeptPrimitive> keep(const PrimitiveDescriptor& descriptor, const std::vector<End>& ends);
 
 } // namespace gradc
 #endif

@@ -63,22 +63,18 @@ std::shared_ptr<OnednnProduct> kept_product(const Factors& factors, int num_thre
   const auto descriptor = x && y && result ? primitive_descriptor([&](dnnl_primitive_desc_t* made) {
     return functions->matmul_primitive_desc_create(made, functions->engine, x.get(), y.get(), nullptr, result.get(), attributes);
   }) : PrimitiveDescriptor();
-  if (!descriptor) {
-    return nullptr;
-  }
   auto kept = std::make_shared<OnednnProduct>();
   kept->num_threads = num_threads;
   kept->addend = factors.addend;
   const bool is_row = factors.addend == Addend::row;
   kept->copies = factors.addend == Addend::none ? 0 : is_row ? factors.result.sizes[0] : 1;
   kept->addend_bytes = is_row ? factors.result.sizes[1] * sizeof(c10::BFloat16) : num_bytes(factors.result);
-  kept->product = std::make_unique<KeptPrimitive>(
+  kept->product = keep(
       descriptor,
-      std::vector<End>{
-          {DNNL_ARG_SRC, dnnl_query_src_md, 0, false, x},
-          {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, y},
-          {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, result}});
-  return kept;
+      {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, x},
+       {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, y},
+       {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, result}});
+  return kept->product ? kept : nullptr;
 }
 
 void run_product(const OnednnProduct& kept, const void* addend, const void* x, const void* y, void* result) {
