@@ -21,6 +21,14 @@ namespace gradc {
 using torch::autograd::FunctionPreHook;
 using torch::autograd::GraphTask;
 
+namespace {
+
+void* torchs_library() {
+  return dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+}
+
+} // namespace
+
 GraphTask& current_graph_task() {
   const auto* member = reinterpret_cast<const char*>(torch::autograd::get_current_graph_task_exec_info());
   TORCH_INTERNAL_ASSERT(member != nullptr, "asked for outside of a backward pass");
@@ -70,13 +78,13 @@ std::mutex& mutex_of(torch::autograd::Node& node) {
 }
 
 void* function_of_torchs_libraries(const char* name) {
-  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  void* library = torchs_library();
   return library ? dlsym(library, name) : nullptr;
 }
 
 std::unordered_map<std::string, void*> hidden_functions_of_torch(const std::string& prefix) {
   const link_map* map = nullptr;
-  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  void* library = torchs_library();
   if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) {
     return {};
   }

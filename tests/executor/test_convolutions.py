@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from gradc import executor, native
 from gradc.bits import same_bits
 from tests.executor.agree import capture, check_agree
+from tests.nodes.test_threads import at_once
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -183,18 +184,11 @@ def test_several_threads_run_one_plan() -> None:
     case = CASES["channels last"]
     inputs = [case.gradient() for _ in range(4)]
     native_run = executor.lower(capture(case.backward(), inputs[0]))
-    wrong: list[int] = []
 
-    def run(number: int) -> None:
-        expected = case.backward()(*inputs[number])  # here: a thread may have another number of torch's threads
+    def run(tensors: list[Tensor]) -> None:
+        expected = case.backward()(*tensors)  # here: a thread may have another number of torch's threads
         for _ in range(20):
-            got = native_run(list(inputs[number]))
-            if not all(same_bits(one, other) for one, other in zip(got, expected, strict=True)):
-                wrong.append(number)
+            for got, one in zip(native_run(list(tensors)), expected, strict=True):
+                assert same_bits(got, one)
 
-    workers = [threading.Thread(target=run, args=(number,)) for number in range(len(inputs))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    at_once(*(functools.partial(run, tensors) for tensors in inputs))

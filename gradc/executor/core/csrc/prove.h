@@ -24,6 +24,9 @@ bool have_same_bits(const T* ours, const T* of_aten, int64_t size);
 // Of two contiguous tensors of float, double or bfloat16. Those of other sizes or dtypes have other bits.
 bool have_same_bits(const at::Tensor& ours, const at::Tensor& of_aten);
 
+// Of a tensor that a trial makes: what is larger is not tried.
+inline constexpr int64_t most_tried_elements = int64_t{1} << 25;
+
 // The numbers of a trial: of one kind, others at each call.
 class TrialNumbers {
  public:

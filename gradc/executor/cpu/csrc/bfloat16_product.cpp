@@ -27,7 +27,6 @@ using c10::ScalarType;
 
 constexpr double least_gain = 1.15; // of a product of some size, so that others gain too
 constexpr int fewest_timed = 8, most_timed = 40;
-constexpr int64_t most_matrix_elements = int64_t{1} << 25; // of a matrix: a trial makes some of that size
 constexpr int64_t fewest_result_rows = 28, fewest_result_columns = 17; // below, tiles are filled in part
 constexpr int64_t seen_parts[] = {1024, 768, 512, 384, 256, 128, 64}; // of the inner dimension
 constexpr int64_t corner = 48; // rows and columns of a product of numbers that are seldom met
@@ -219,12 +218,12 @@ const Meta* bfloat16_matrix_at(const Plan& plan, const Operand& operand) {
 bool is_laid_out(const Meta& meta) {
   const auto& [sizes, strides] = std::tie(meta.sizes, meta.strides);
   const bool has_rows = strides[1] == 1 && strides[0] >= sizes[1], has_columns = strides[0] == 1 && strides[1] >= sizes[0];
-  return (has_rows || has_columns) && sizes[0] * strides[0] + sizes[1] * strides[1] <= 2 * most_matrix_elements;
+  return (has_rows || has_columns) && sizes[0] * strides[0] + sizes[1] * strides[1] <= 2 * most_tried_elements;
 }
 
 bool is_fit(const Meta& result) {
   const int64_t rows = result.sizes[0], columns = result.sizes[1];
-  return has_plain_strides(result) && rows >= fewest_result_rows && columns >= fewest_result_columns && rows * columns <= most_matrix_elements;
+  return has_plain_strides(result) && rows >= fewest_result_rows && columns >= fewest_result_columns && rows * columns <= most_tried_elements;
 }
 
 std::optional<Bfloat16Product> prepare_bfloat16(const Plan& plan, const Step& step, const Operand& x, const Operand& y, Addend addend) {

@@ -37,7 +37,6 @@ namespace {
 using c10::ScalarType;
 using Integers = std::vector<int64_t>;
 
-constexpr int64_t most_numbers_tried = int64_t{1} << 25; // of a tensor: a trial makes some of that size
 constexpr uint64_t seed_of_trials = 1;
 
 // What a convolution is of. Of a backward `result` is the gradient that comes, `grad_input` and `grad_weight` are what it computes.
@@ -235,9 +234,11 @@ void run_backward(
   }
 }
 
-bool holds_now(int num_threads) {
+// onednn_threads of convolutions.
+int convolution_threads() {
   const auto precision = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
-  return is_onednn_set_so(num_threads) && precision != at::Float32Precision::TF32 && precision != at::Float32Precision::BF16;
+  const bool is_full = precision != at::Float32Precision::TF32 && precision != at::Float32Precision::BF16;
+  return is_full ? onednn_threads() : 0;
 }
 
 const Convolution& kept_of(const Step& step) {
@@ -246,7 +247,7 @@ const Convolution& kept_of(const Step& step) {
 
 void call_forward(const Step& step, Frame& frame) {
   const Convolution& kept = kept_of(step);
-  if (!holds_now(kept.num_threads)) {
+  if (convolution_threads() != kept.num_threads) {
     return call_as_eager(step, frame);
   }
   at::Tensor result = result_memory(step, frame);
@@ -258,7 +259,7 @@ void call_forward(const Step& step, Frame& frame) {
 
 void call_backward(const Step& step, Frame& frame) {
   const Convolution& kept = kept_of(step);
-  if (!holds_now(kept.num_threads)) {
+  if (convolution_threads() != kept.num_threads) {
     return call_as_eager(step, frame);
   }
   std::array<at::Tensor, 3> gradients;
@@ -361,7 +362,7 @@ const Meta* meta_of_result(const Plan& plan, const Step& step, size_t position) 
 bool is_fit(const Meta* meta, ScalarType dtype) {
   return meta && meta->dtype == dtype && is_dense(*meta) && !meta->sizes.empty() &&
       std::all_of(meta->sizes.begin(), meta->sizes.end(), [](int64_t size) { return size > 0; }) &&
-      c10::multiply_integers(meta->sizes) <= most_numbers_tried;
+      c10::multiply_integers(meta->sizes) <= most_tried_elements;
 }
 
 const Integers* ints_of(const Plan& plan, const Operand& operand) {
@@ -408,10 +409,10 @@ Exact kept_as(Kernel kernel, std::shared_ptr<const Convolution> kept) {
 
 Exact find_forward(const Plan& plan, const Step& step) {
   auto problem = problem_of(meta_at(plan, step.operands[0]), meta_at(plan, step.operands[1]), meta_of_result(plan, step, 0));
-  if (!problem || !read_parameters(plan, step, 3, *problem) || !onednn() || !holds_now(onednn()->max_threads())) {
+  const int num_threads = problem && read_parameters(plan, step, 3, *problem) ? convolution_threads() : 0;
+  if (!num_threads) {
     return {};
   }
-  const int num_threads = onednn()->max_threads();
   problem->has_bias = !plan.is_constant(step.operands[2], &c10::IValue::isNone);
   if (problem->has_bias && !is_fit(meta_at(plan, step.operands[2]), problem->weight.dtype)) {
     return {};
@@ -448,10 +449,10 @@ bool read_wanted(const Plan& plan, const Step& step, Problem& problem) {
 Exact find_backward(const Plan& plan, const Step& step) {
   auto problem = problem_of(meta_at(plan, step.operands[1]), meta_at(plan, step.operands[2]), meta_at(plan, step.operands[0]));
   const bool is_known = problem && read_wanted(plan, step, *problem) && read_parameters(plan, step, 4, *problem);
-  if (!is_known || !onednn() || !holds_now(onednn()->max_threads())) {
+  const int num_threads = is_known ? convolution_threads() : 0;
+  if (!num_threads) {
     return {};
   }
-  const int num_threads = onednn()->max_threads();
   auto kept = std::make_shared<Convolution>(num_threads);
   const Maker maker(*problem);
   kept->grad_input = problem->wanted[0] ? maker.backward_of_input() : nullptr;
@@ -472,8 +473,6 @@ std::vector<KernelRow> convolution_kernels() {
 #else
 
 namespace gradc {
-
-struct Convolution {};
 
 std::vector<KernelRow> convolution_kernels() {
   return {};

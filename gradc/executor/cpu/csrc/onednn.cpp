@@ -129,9 +129,10 @@ const Onednn* onednn() {
   return made.engine ? &made : nullptr;
 }
 
-bool is_onednn_set_so(int num_threads) {
+int onednn_threads() {
   const auto& context = at::globalContext();
-  return onednn()->max_threads() == num_threads && context.userEnabledMkldnn() && !context.deterministicMkldnn();
+  const bool is_as_kept = context.userEnabledMkldnn() && !context.deterministicMkldnn();
+  return is_as_kept && onednn() ? onednn()->max_threads() : 0;
 }
 
 MemoryDescriptor memory_laid_out(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
@@ -169,8 +170,9 @@ KeptPrimitive::KeptPrimitive(PrimitiveDescriptor descriptor, const std::vector<E
     : descriptor_(std::move(descriptor)), primitive_(primitive_of(descriptor_)) {
   const auto* functions = onednn();
   const auto reserve = [&](const dnnl_memory_desc* memory) {
-    const size_t begin = size_;
-    size_ += (functions->memory_desc_get_size(memory) + work_alignment - 1) / work_alignment * work_alignment;
+    int64_t& size = work_.sizes[0];
+    const size_t begin = size;
+    size += (functions->memory_desc_get_size(memory) + work_alignment - 1) / work_alignment * work_alignment;
     return begin;
   };
   for (const End& end : ends) {
@@ -207,8 +209,7 @@ std::unique_ptr<KeptPrimitive::Objects> KeptPrimitive::take_objects() const {
 }
 
 void KeptPrimitive::run(c10::ArrayRef<void*> addresses) const {
-  const Meta bytes{c10::ScalarType::Byte, {static_cast<int64_t>(size_)}, {1}};
-  at::Tensor work = new_memory(bytes, size_);
+  at::Tensor work = new_memory(work_);
   auto* begin = static_cast<std::byte*>(work.mutable_data_ptr());
   auto objects = take_objects();
   for (size_t number = 0; number < parts_.size(); ++number) {

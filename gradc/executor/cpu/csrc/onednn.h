@@ -21,6 +21,8 @@ bool has_onednn();
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_version_hash.h>
 
+#include "executor/core/csrc/plan.h"
+
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -52,9 +54,9 @@ struct Onednn {
 
 const Onednn* onednn();
 
-// True while torch's settings and OpenMP's threads are such that ATen makes the primitives that we keep. What else torch may be set to is
-// the precision of float32.
-bool is_onednn_set_so(int num_threads);
+// With how many threads ATen's calls of oneDNN run now; 0 where torch is set to make none, or other ones than are kept, and where there
+// are no functions. What else torch may be set to is the precision of float32.
+int onednn_threads();
 
 using MemoryDescriptor = std::shared_ptr<const dnnl_memory_desc>;
 using PrimitiveDescriptor = std::shared_ptr<const dnnl_primitive_desc>;
@@ -100,7 +102,7 @@ class KeptPrimitive {
   const PrimitiveDescriptor descriptor_;
   std::shared_ptr<dnnl_primitive> primitive_;
   std::vector<Part> parts_;
-  size_t size_ = 0; // of the memory that a run works in
+  Meta work_{c10::ScalarType::Byte, {0}, {1}}; // the memory that a run works in
   size_t scratch_ = 0; // where in it the primitive's own begins
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Objects>> free_; // of runs that have ended

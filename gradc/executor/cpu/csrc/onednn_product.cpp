@@ -21,7 +21,6 @@ namespace gradc {
 // What a step keeps. The addend is put where the product goes, `copies` times, and the product is added to it.
 struct OnednnProduct {
   int num_threads = 0;
-  Addend addend = Addend::none;
   size_t addend_bytes = 0, copies = 0;
   std::unique_ptr<const KeptPrimitive> product;
 };
@@ -30,7 +29,6 @@ namespace {
 
 using c10::ScalarType;
 
-constexpr int64_t most_numbers_of_trial = int64_t{1} << 25;
 constexpr int64_t most_of_atens_own = 16 * 16 * 16; // multiplications: so many ATen makes without oneDNN
 
 // x y, or their sum with an addend.
@@ -51,7 +49,7 @@ bool is_onednns_layout(const Meta& meta) {
 bool is_factor(const Meta* meta, size_t dimensions) {
   return meta && meta->dtype == ScalarType::BFloat16 && meta->sizes.size() == dimensions &&
       std::all_of(meta->sizes.begin(), meta->sizes.end(), [](int64_t size) { return size > 0; }) && is_onednns_layout(*meta) &&
-      meta->sizes[0] * meta->strides[0] <= most_numbers_of_trial;
+      meta->sizes[0] * meta->strides[0] <= most_tried_elements;
 }
 
 std::shared_ptr<OnednnProduct> kept_product(const Factors& factors, int num_threads) {
@@ -65,7 +63,6 @@ std::shared_ptr<OnednnProduct> kept_product(const Factors& factors, int num_thre
   }) : PrimitiveDescriptor();
   auto kept = std::make_shared<OnednnProduct>();
   kept->num_threads = num_threads;
-  kept->addend = factors.addend;
   const bool is_row = factors.addend == Addend::row;
   kept->copies = factors.addend == Addend::none ? 0 : is_row ? factors.result.sizes[0] : 1;
   kept->addend_bytes = is_row ? factors.result.sizes[1] * sizeof(c10::BFloat16) : num_bytes(factors.result);
@@ -85,15 +82,15 @@ void run_product(const OnednnProduct& kept, const void* addend, const void* x, c
   kept.product->run(std::array{const_cast<void*>(x), const_cast<void*>(y), result});
 }
 
-template <bool adds>
 void call_onednn_product(const Step& step, Frame& frame) {
   const auto& kept = *payload_as<std::shared_ptr<const OnednnProduct>>(step.exact.payload);
-  if (!is_onednn_set_so(kept.num_threads)) {
+  if (onednn_threads() != kept.num_threads) {
     return call_as_eager(step, frame);
   }
   const auto at = [&](size_t position) { return memory_at(frame, step.exact.inputs[position]); };
   at::Tensor result = result_memory(step, frame);
-  run_product(kept, adds ? at(0) : nullptr, at(adds), at(adds + 1), result.mutable_data_ptr());
+  const size_t x = step.exact.inputs.size() - 2; // behind the addend, if there is one
+  run_product(kept, x ? at(0) : nullptr, at(x), at(x + 1), result.mutable_data_ptr());
   frame.slots[step.outs[0]] = std::move(result);
 }
 
@@ -136,42 +133,32 @@ Claim claim_of(const Factors& factors, int num_threads) {
   return claim;
 }
 
-// Of the step's operands from `first` on.
-std::shared_ptr<const OnednnProduct> find_product(const Plan& plan, const Step& step, size_t first, Addend addend) {
+Exact find_product(const Plan& plan, const Step& step, Addend addend) {
+  const size_t first = addend == Addend::none ? 0 : 1;
   const Meta *result = result_meta(plan, step), *x = meta_at(plan, step.operands[first]);
   const Meta* y = meta_at(plan, step.operands[first + 1]);
   if (!result || result->sizes.size() < 2 || !has_plain_strides(*result) || !is_factor(result, result->sizes.size()) ||
       !is_factor(x, result->sizes.size()) || !is_factor(y, result->sizes.size()) ||
-      c10::multiply_integers(x->sizes) * y->sizes.back() <= most_of_atens_own || !onednn()) {
-    return nullptr;
+      c10::multiply_integers(x->sizes) * y->sizes.back() <= most_of_atens_own) {
+    return {};
   }
-  const int num_threads = onednn()->max_threads();
   const Factors factors{*x, *y, *result, addend};
-  const auto kept = is_onednn_set_so(num_threads) ? kept_product(factors, num_threads) : nullptr;
+  const int num_threads = onednn_threads();
+  const auto kept = num_threads ? kept_product(factors, num_threads) : nullptr;
   const bool is_atens = kept && prove(claim_of(factors, num_threads), [&] {
     return is_atens_product(factors, *kept, true) && is_atens_product(factors, *kept, false);
   });
-  return is_atens ? kept : nullptr;
-}
-
-template <bool adds>
-Exact exact_of(const Step& step, std::shared_ptr<const OnednnProduct> kept) {
-  if (!kept) {
-    return {};
-  }
-  Exact exact{&call_onednn_product<adds>};
-  exact.inputs = adds ? slots_at(step, {0, 1, 2}) : slots_at(step, {0, 1});
-  exact.payload = std::move(kept);
-  return exact;
+  const auto inputs = first ? slots_at(step, {0, 1, 2}) : slots_at(step, {0, 1});
+  return is_atens ? Exact{&call_onednn_product, nullptr, inputs, std::shared_ptr<const OnednnProduct>(kept)} : Exact();
 }
 
 Exact find_alone(const Plan& plan, const Step& step) {
-  return exact_of<false>(step, find_product(plan, step, 0, Addend::none));
+  return find_product(plan, step, Addend::none);
 }
 
 Exact find_added(const Plan& plan, const Step& step) {
   const auto addend = addend_of(plan, step);
-  return addend ? exact_of<true>(step, find_product(plan, step, 1, *addend)) : Exact();
+  return addend ? find_product(plan, step, *addend) : Exact();
 }
 
 } // namespace
@@ -184,8 +171,6 @@ std::vector<KernelRow> onednn_product_kernels() {
 #else
 
 namespace gradc {
-
-struct OnednnProduct {};
 
 std::vector<KernelRow> onednn_product_kernels() {
   return {};
