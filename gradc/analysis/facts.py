@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from gradc.errors import UnsupportedError
-from gradc.ir.ops import acts_elsewhere, is_random
+from gradc.ir.ops import acts_elsewhere, is_random, may_raise
 from gradc.ir.values import Instruction
 from gradc.tape.tape import Edge, Node, Tape, edge_of
 from gradc.tape.views import Views, is_recorded
@@ -68,6 +68,12 @@ class Facts:
         given = {tape.aliases.root_of(slot) for slot in (*tape.program.inputs, *tape.program.constants)}
         calls = (call for call in tape.program.instructions if not is_random(call.op))
         return not given.isdisjoint(self._writes) or any(acts_elsewhere(call.op) for call in calls)
+
+    @functools.cached_property
+    def may_raise(self) -> bool:
+        """True if a call may raise for some values, or is another library's."""
+        ops = [call.op for call in self.tape.program.instructions]
+        return any(may_raise(op) or (acts_elsewhere(op) and not is_random(op)) for op in ops)
 
     @functools.cached_property
     def draws(self) -> Sequence[Instruction]:

@@ -27,7 +27,7 @@ from gradc.frontend.floats import FloatInputs, lift_floats
 from gradc.frontend.graph import first_line, lift_attributes, num_calls
 from gradc.frontend.leaves import lift_leaves
 from gradc.frontend.patches import patches
-from gradc.frontend.raised import Again, again_of, if_nothing_was_written, with_eagers_error
+from gradc.frontend.raised import Again, again_of, as_written_if_watched, if_nothing_was_written, with_eagers_error
 from gradc.frontend.transforms import advice_of_vmap, forbids_hooks, said_at_each_call
 from gradc.journal import count, fallback
 from gradc.options import DEFAULTS, CompileOptions
@@ -36,6 +36,7 @@ from gradc.region.region import Region
 from gradc.tape.weight_casts import CacheError
 from gradc.torch_private.autograd import are_saved_tensors_hooked, is_cut_off, is_heard, is_saving_hooked_by_user
 from gradc.torch_private.dynamo import code_of
+from gradc.torch_private.dynamo_patches.handlers import handlers_of, leave_to_handlers
 from gradc.torch_private.dynamo_patches.loss_to_backward import joint_of, without_history
 from gradc.torch_private.modes import without_functions_of_subclasses
 from gradc.torch_private.subclasses import is_subclass
@@ -63,7 +64,7 @@ class Backend:
         patches().apply()  # where they were undone meanwhile
         count("stats", "unique_graphs")
         self.budget.num_calls += num_calls(graph)
-        joint = joint_of(graph)
+        joint, handlers = joint_of(graph), handlers_of(graph)
         graph, attributes = lift_attributes(without_history(graph))
         graph, leaves = lift_leaves(graph)
         compiled, options = _as_captured(graph, inputs), self.compile_options
@@ -73,14 +74,22 @@ class Backend:
             with advice_of_vmap(lifted) as advice:
                 region = compile_region(lifted, taken, options, floats.symbols)
             facts = Facts(region.tape)
-            refused, again = _what_inference_tensors_forbid(facts, taken), again_of(facts)
+            refused, again = _what_inference_tensors_forbid(facts, taken), again_of(facts, handlers.are_there)
+            may_be_ended = handlers.may_end_it and facts.may_raise
+            if may_be_ended and again.raised is None:
+                leave_to_handlers()
             if any(leaves.are_shared):
                 _refuse_writes_beside_leaves(facts, floats.without(leaves.are_shared))
             compiled = said_at_each_call(advice, _guarded(region, floats, graph, compiled, options, refused, again, joint))
+            compiled = as_written_if_watched(compiled, first_line(graph)) if may_be_ended else compiled
         except UnsupportedError as error:
+            if handlers.may_end_it:
+                leave_to_handlers()
             where = error.where or first_line(graph)
             tell = functools.partial(fallback, error.kind, error.detail, where, fullgraph=options.fullgraph)
-            compiled = _told(tell, if_nothing_was_written(compiled) if error.kind.startswith("tracing raised") else compiled)
+            if handlers.are_there or error.kind.startswith("tracing raised"):
+                compiled = if_nothing_was_written(compiled, handlers.are_there)
+            compiled = _told(tell, compiled)
         compiled = leaves.given_to(compiled)
         return functools.partial(compiled, *attributes) if attributes else compiled
 

@@ -108,6 +108,8 @@ MAY_RAISE = _fact(
         "_ctc_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
         # whole numbers
         "floor_divide", "remainder", "fmod",
+        # what is drawn by numbers in tensors
+        "bernoulli", "binomial", "multinomial", "normal", "poisson",
         # matrices
         "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "linalg_eig", "_linalg_eigvals", "_linalg_eigh",
         "_linalg_svd", "linalg_lstsq", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack", "orgqr", "ormqr",
@@ -165,16 +167,17 @@ def is_random(op: Any) -> bool:
 
 def has_effect(op: Any) -> bool:
     """True if a call of it counts though nobody reads its results: it writes, draws, may raise, or is another library's."""
-    return op._schema.is_mutable or _may_raise(op) or acts_elsewhere(op)
+    return op._schema.is_mutable or may_raise(op) or acts_elsewhere(op)
 
 
 def acts_elsewhere(op: Any) -> bool:
     """True if a call of it may leave something behind elsewhere than in its arguments: it draws, or is another library's."""
-    returns_nothing = not op._schema.returns and not op._schema.is_mutable and not _may_raise(op)
+    returns_nothing = not op._schema.returns and not op._schema.is_mutable and not may_raise(op)
     return returns_nothing or op.namespace not in _WITHOUT_EFFECT or is_random(op)
 
 
-def _may_raise(op: Any) -> bool:
+def may_raise(op: Any) -> bool:
+    """True if it raises for some values of its arguments."""
     return op in MAY_RAISE or op.namespace == CHECKS
 
 

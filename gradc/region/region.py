@@ -201,16 +201,16 @@ class Region:
     def guarded(
         self,
         slow: Callable[..., Any],
-        raised: Callable[[BaseException, torch.Tensor | None], None] | None = None,
+        raised: Callable[[BaseException, torch.Tensor | None], Any] | None = None,
         draws: bool = False,
         joint: Any = None,
         loss: int = 0,
     ) -> Callable[..., Any]:
         """What to call: the native region itself, if it can do the whole call; it asks ``slow`` when in doubt.
 
-        ``raised``: what the native region calls with each error, and may raise another in its place; it is given the state of
-        the CPU's generator before the call, too, if the region ``draws``. ``joint``: what the backward goes by of the output
-        with the number ``loss``, where that goes straight there; else None.
+        ``raised``: what the native region calls with each error; it raises another in its place, gives what stands in place of
+        the outputs, or gives None. It is given the state of the CPU's generator before the call, too, if the region ``draws``.
+        ``joint``: what the backward goes by of the output with the number ``loss``, where that goes straight there; else None.
         """
         if self.native is None or not self._is_direct:
             return slow

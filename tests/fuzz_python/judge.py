@@ -133,7 +133,9 @@ def _num_counted() -> int:
 
 
 def _num_steps() -> int:
-    return gradc.counters["optim"].total() + gradc.counters["fallbacks"]["optimizer"] + _num_compared()
+    fallbacks = gradc.counters["fallbacks"]
+    ended = fallbacks["error that a try or with has ended"]  # the function ran again as it was written, its optimizers too
+    return gradc.counters["optim"].total() + fallbacks["optimizer"] + ended + _num_compared()
 
 
 def _num_compared() -> int:

@@ -235,8 +235,10 @@ PyObject* call_direct(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   if (!results && !direct.raised.is_none() && PyErr_ExceptionMatches(PyExc_Exception)) {
     const py::object error = fetched_error();
     const THPObjectPtr state(THPVariable_Wrap(before));
-    const THPObjectPtr told(PyObject_CallFunctionObjArgs(direct.raised.ptr(), error.ptr(), state.get(), nullptr));
-    if (told) { // nothing else was raised
+    results = PyObject_CallFunctionObjArgs(direct.raised.ptr(), error.ptr(), state.get(), nullptr);
+    if (results == Py_None) { // nothing was returned in their place, and nothing else was raised
+      Py_DECREF(results);
+      results = nullptr;
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
     }
   }

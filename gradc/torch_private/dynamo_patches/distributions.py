@@ -34,7 +34,7 @@ from torch.distributions.utils import lazy_property
 
 from gradc.errors import InternalError
 from gradc.torch_private.dynamo_names import GETATTR
-from gradc.torch_private.dynamo_patches.partial_functions import is_waited_for
+from gradc.torch_private.dynamo_patches.handlers import is_waited_for
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, instead
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.ctx_manager import ContextWrappingVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.changing_floats import FloatVariable
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.handlers import is_waited_for
 from gradc.torch_private.patches import Patch
 from gradc.torch_private.weaver import before
 
@@ -73,18 +73,3 @@ def _guard(function: Any, args: list[Any]) -> None:
 
 def _is_natural(exponent: Any) -> bool:
     return type(exponent) is ConstantVariable and isinstance(exponent.value, int | float) and exponent.value >= 0
-
-
-def is_waited_for(tx: Any) -> bool:
-    """Whether an except or finally stands around what is traced now, in this function or in one that it was inlined into."""
-    while tx is not None:
-        blocks = {
-            id(block.target): block for block in tx.block_stack if isinstance(block.with_context, ContextWrappingVariable)
-        }
-        entry = tx.current_instruction.exn_tab_entry
-        while entry is not None and id(entry.target) in blocks:  # torch's only put back what they set
-            entry = blocks[id(entry.target)].inst.exn_tab_entry
-        if entry is not None:
-            return True
-        tx = getattr(tx, "parent", None)
-    return False

@@ -152,6 +152,53 @@ except RuntimeError as error$u:
     $keep = str(error$u)
     $new = $t
 
+## index out of range that is caught
+try:
+    $BODY
+    $new = $t.flatten()[torch.tensor([$n * 2])]
+except IndexError as error$u:
+    $new = $t.mean()
+    $keep = str(error$u)
+$var = $var + $new
+
+## matrix that is not positive
+jitter$u = 0.01
+while True:
+    try:
+        $new = torch.linalg.cholesky(torch.eye(2) * (jitter$u - $n) + $t.detach().square().mean())
+        break
+    except torch.linalg.LinAlgError:
+        jitter$u *= 10
+$keep = jitter$u
+
+## error by value behind a suppress
+$new = $t * 2
+with contextlib.suppress(IndexError, RuntimeError):
+    $s.steps += 1
+    $new = F.nll_loss($t.reshape(-1, 4)[:1], torch.tensor([$n + 2]))
+    $s.history.append("counted")
+
+## error by value of what writes
+try:
+    $s.total += 1
+    $var = $var + F.embedding(torch.tensor($n), torch.ones(3, 4)).sum()
+except IndexError:
+    $var = $var - 1
+finally:
+    $s.history.append($n)
+
+## error by value in a function that is called in a try
+def picks$u(value, number):
+    with torch.no_grad():
+        weights = F.one_hot(torch.tensor([number]), 3).float()
+    return value.sum() * weights
+--
+try:
+    $new = picks$u($t, $n)
+except RuntimeError as error$u:
+    $new = $t.sum() * 0
+    $keep = type(error$u).__name__
+
 ## exception of Python's
 try:
     $keep = {"a": 1}["b"] if $b else [1, 2][5]

@@ -1,0 +1,185 @@
+"""What stands around an op and may see its error: an ``except``, a ``finally``, a ``with``.
+
+    let_handlers_see_errors: the patch
+    is_waited_for: tx -> whether such a handler stands around what is traced now
+    handlers_of:   graph -> Handlers: whether one may see an error of the graph's calls, and whether one may end it
+    leave_to_handlers: () -> never; by a backend: the frame is left to Python, whose handlers see each error
+
+A graph's call stands behind all that Dynamo traced, so an error of it flies past the handlers of the user's code. Gradc runs a
+frame whose graph raised again, as it was written (``gradc.frontend.raised``). What it then returns, because a handler ended the
+error, comes from the graph's call as a ``Returned``, and the frame returns it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import itertools
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch._dynamo.bytecode_transformation import cleaned_instructions, create_instruction
+from torch._dynamo.exc import SkipFrame
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables.ctx_manager import ContextWrappingVariable
+
+from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.reachable_code import RETURNS, all_behind
+from gradc.torch_private.frames import can_be_as_written
+from gradc.torch_private.patches import Method, Patch
+from gradc.torch_private.weaver import after, around
+
+_MAY_BE_ENDED = "gradc_error_may_be_ended"  # of a node of the graph whose error a handler sees
+_GO_ON = "gradc_handlers_that_go_on"  # of Dynamo's translator of a function: handler -> whether it may return behind it
+_IF_TRUE = "POP_JUMP_FORWARD_IF_TRUE" if sys.version_info < (3, 12) else "POP_JUMP_IF_TRUE"
+
+
+class Handlers(NamedTuple):
+    """What may see an error of a graph's calls: ``are_there``, and whether one ``may_end_it``, so that the function goes on."""
+
+    are_there: bool
+    may_end_it: bool
+
+
+class Returned:
+    """What a frame has returned that ran again: what stands in place of the results of its graph's call."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._value,))
+
+
+class _Code(NamedTuple):
+    instructions: list[Any]
+    indexof: dict[Any, int]
+
+
+class _LeftToHandlers(SkipFrame):
+    """A backend's: Dynamo lets it pass."""
+
+
+def let_handlers_see_errors() -> Patch:
+    """See the module's docstring."""
+    return Patch(
+        "let_handlers_see_errors",
+        "An error of a graph flies past the try, and past the with, around the op that raises it.",
+        (after(OutputGraph, "create_proxy", _mark), around(OutputGraph, "compile_and_call_fx_graph", _compile)),
+    )
+
+
+def is_waited_for(tx: Any) -> bool:
+    """See the module's docstring: in this function or in one that it was inlined into."""
+    return next(_handlers(tx), None) is not None
+
+
+def handlers_of(graph: torch.fx.GraphModule | OutputGraph) -> Handlers:
+    """See the module's docstring."""
+    modules = [graph, *graph.nn_modules.values()] if isinstance(graph, OutputGraph) else graph.modules()
+    graphs = (module.graph for module in modules if isinstance(module, torch.fx.GraphModule | OutputGraph))
+    marks = [node.meta[_MAY_BE_ENDED] for each in graphs for node in each.nodes if _MAY_BE_ENDED in node.meta]
+    return Handlers(bool(marks), any(marks))
+
+
+def leave_to_handlers() -> NoReturn:
+    """See the module's docstring."""
+    raise _LeftToHandlers("see gradc.torch_private.dynamo_patches.handlers")
+
+
+def _mark(proxy: Any, output: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
+    if kind.startswith("call_"):
+        ends = list(_handlers(output.current_tx))
+        if ends:
+            proxy.node.meta[_MAY_BE_ENDED] = any(ends)
+    return proxy
+
+
+def _compile(original: Method, self: Any, tx: Any, rv: Any, root: Any) -> Any:
+    handlers = handlers_of(self)
+    if handlers.may_end_it and (self.random_calls or not can_be_as_written(self.root_tx.f_code)):
+        _end()
+    try:
+        instructions, *rest = original(self, tx, rv, root)
+    except _LeftToHandlers:
+        _end()
+    if handlers.are_there and instructions:
+        go_on = create_instruction("NOP")
+        instructions += [
+            create_instruction("MATCH_SEQUENCE"),  # the results are one
+            create_instruction(_IF_TRUE, target=go_on),
+            create_instruction("UNPACK_SEQUENCE", arg=1),
+            create_instruction("RETURN_VALUE"),
+            go_on,
+        ]
+    return instructions, *rest
+
+
+def _end() -> NoReturn:
+    end_graph(
+        "op that may raise inside of a try",
+        "Python's except, or with, sees the error; the graph writes into what is there before, so it cannot be run again.",
+        skip_frame=True,
+    )
+
+
+def _handlers(tx: Any) -> Iterator[bool]:
+    """For each function around what is traced, from the innermost: whether its handlers may end an error, if it has any."""
+    while tx is not None:
+        entry = tx.current_instruction.exn_tab_entry
+        while entry is not None:
+            block = next((block for block in tx.block_stack if block.with_context and block.target is entry.target), None)
+            if block is None:
+                yield _goes_on(tx, entry.target)
+                break  # that has followed those around it
+            if not isinstance(block.with_context, ContextWrappingVariable):  # torch's only put back what they set
+                yield _may_end(tx, block.with_context)
+            entry = block.inst.exn_tab_entry
+        tx = getattr(tx, "parent", None)
+
+
+def _goes_on(tx: Any, handler: Any) -> bool:
+    """Whether the function may return behind its handler. Each op of a try asks."""
+    known = vars(tx).setdefault(_GO_ON, {})
+    if handler not in known:
+        known[handler] = _may_return(tx, handler)
+    return bool(known[handler])
+
+
+def _may_return(code: Any, handler: Any) -> bool:
+    return any(inst.opname in RETURNS for inst in all_behind(code, handler))
+
+
+def _may_end(tx: Any, context: Any) -> bool:
+    """Whether the ``__exit__`` of a context of the user's may say that the error has ended."""
+    kind = context.python_type()
+    if issubclass(kind, contextlib._GeneratorContextManager):
+        written = tx.output.side_effects.store_attr_mutations.get(context, {})
+        generator = getattr(written.get("gen"), "inline_tracer", None)
+        return generator is None or _catches(generator.f_code)
+    leave = getattr(kind.__exit__, "__code__", None)
+    return leave is None or _may_be_true(leave)
+
+
+@functools.lru_cache
+def _catches(generator: types.CodeType) -> bool:
+    """Whether it goes on behind an error that is thrown in where it yields."""
+    instructions = cleaned_instructions(generator)
+    code = _Code(instructions, {inst: place for place, inst in enumerate(instructions)})
+    entries = (inst.exn_tab_entry for inst in instructions if inst.opname == "YIELD_VALUE")
+    return any(_may_return(code, entry.target) for entry in entries if entry is not None)
+
+
+@functools.lru_cache
+def _may_be_true(code: types.CodeType) -> bool:
+    """Whether it returns anything but constants that are false."""
+    for before, inst in itertools.pairwise(dis.get_instructions(code)):
+        if inst.opname == "RETURN_CONST" and inst.argval:
+            return True
+        if inst.opname == "RETURN_VALUE" and (before.opname != "LOAD_CONST" or before.argval):
+            return True
+    return False
