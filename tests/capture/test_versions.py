@@ -55,7 +55,15 @@ def packed(a: Tensor) -> Tensor:
         return torch.addcmul(a, torch.ones(4, 1), a)
 
 
-@pytest.mark.parametrize("function", [hooked_leaf, hooked_between, handed_on, given_for_nobody, packed])
+def packed_beside_a_shared_gradient(a: Tensor) -> Tensor:
+    """The node that is unpacked for reads a gradient that waits for the leaf, too: eager adds to that in place."""
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
+        return (a.tanh() + a).double() + 1
+
+
+@pytest.mark.parametrize(
+    "function", [hooked_leaf, hooked_between, handed_on, given_for_nobody, packed, packed_beside_a_shared_gradient]
+)
 def test_of_what_nodes_take_and_return_that_run_live(function: Callable[[Tensor], Tensor]) -> None:
     def step(compile: Any, a: Tensor, scale: Tensor) -> list[int]:
         return [(function(a) * scale).sum().backward() or a.grad._version for _ in range(3)]

@@ -193,7 +193,7 @@ variable_list EngineRun::call(uint32_t node, variable_list inputs) {
   observer_->enter(node, inputs);
   auto outputs = run_and_release(node, std::move(inputs));
   if (observer_->leave(node, outputs)) {
-    holders_.note(held);
+    holders_.note_given(held);
     holders_.note(outputs);
     observer_->snapshot(snapshot());
   }
@@ -328,7 +328,7 @@ void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old = old.clone();
     old.add_(value);
   } else {
-    const bool is_in_place = observer_ && holders_.is_added_to_this_time(old, value) && is_plain_buffer(old, stand_ins_); // in eager
+    const bool is_in_place = observer_ && holders_.counts_as_added_to(old, value) && is_plain_buffer(old, stand_ins_); // in eager
     const auto version = version_of(old);
     old = old + value;
     if (is_in_place) {

@@ -85,6 +85,11 @@ bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& 
   return is_added_to_unless_kept(tensor, other) && find(tensor)->is_stealable && !is_kept(tensor);
 }
 
+bool Holders::counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const {
+  const auto* value = find(tensor);
+  return is_added_to_unless_kept(tensor, other) && (value->is_stealable || value->was_the_runs) && !is_kept(tensor);
+}
+
 bool Holders::is_from_boundary(const at::Tensor& tensor) const {
   return find(tensor) != nullptr;
 }
@@ -105,7 +110,7 @@ std::vector<size_t> Holders::count(const variable_list& inputs) {
 }
 
 void Holders::note_taken(const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs) {
-  note(inputs);
+  note_given(inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& input = inputs[i];
     if (!input.defined()) {
@@ -167,6 +172,16 @@ void Holders::note(const variable_list& values) {
   for (const auto& value : values) {
     if (value.defined()) {
       add(value);
+    }
+  }
+}
+
+void Holders::note_given(const variable_list& inputs) {
+  for (const auto& input : inputs) {
+    if (input.defined()) {
+      const bool is_the_runs = !input.is_view() && !is_walked(input) && !foreign_storages_.count(storage_of(input));
+      auto& value = add(input);
+      value.was_the_runs = value.was_the_runs || is_the_runs;
     }
   }
 }

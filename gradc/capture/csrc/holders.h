@@ -43,6 +43,8 @@ class Holders {
   bool is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
   // The same, where no hook kept it: on another run one may.
   bool is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const;
+  // The same of what a boundary took, too: nobody writes into that, since it is foreign, but its version counts.
+  bool counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const;
   // Whether a boundary took or returned the value: who holds it may differ from run to run.
   bool is_from_boundary(const at::Tensor& tensor) const;
   // Of each value that a boundary has just returned, whether nobody but the run has it, nor its memory.
@@ -59,8 +61,9 @@ class Holders {
   // Gives what the node returned new handles, since a hook may return what it was given: on the next run it may return something
   // else. What was returned is held, for `as_returned`. `are_stealable` is what `stealable_among` gave before the node ran.
   variable_list note_returned(const variable_list& inputs, const std::vector<bool>& are_stealable, variable_list outputs);
-  // Notes that a boundary took or returned these, where nothing is known of who kept them.
+  // Notes that a boundary returned or took these, where nothing is known of who kept them.
   void note(const variable_list& values);
+  void note_given(const variable_list& inputs);
   // Notes stand-ins for what a boundary returned, and what `stealable_among_returned` gave for that; empty: nothing is known.
   void note_stand_ins(const variable_list& outputs, const std::vector<bool>& are_stealable);
   // With what boundaries returned in the place of its new handles: one tensor, where eager gives one several times.
@@ -72,6 +75,7 @@ class Holders {
     const void* first; // stands for all handles of it: a boundary may return one tensor several times
     bool is_kept = false; // of the first: somebody has it
     bool is_stealable = false; // when it was returned, nobody had it or its memory
+    bool was_the_runs = false; // nor when it was first taken
     at::Tensor returned;
   };
 
