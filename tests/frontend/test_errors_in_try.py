@@ -213,13 +213,55 @@ def test_a_graph_that_writes_is_left_to_python_inside_of_a_try() -> None:
     assert gradc.counters["uncompiled"]["gradc: op that may raise inside of a try"] == 3
 
 
+def test_around_a_function_with_a_try_all_else_is_compiled() -> None:
+    """As where SOAP tries ``eigh``, and again in float64."""
+
+    def attempt(x: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        try:
+            return x[number]
+        except IndexError:
+            return x[:1]
+
+    def step(compile: Compiler) -> Any:
+        norm = nn.BatchNorm1d(2)
+
+        @compile
+        def function(number: torch.Tensor) -> torch.Tensor:
+            return attempt(norm(torch.arange(6.0).view(3, 2)), number).sin() * 2
+
+        return _called(function, torch.tensor([1]), torch.tensor([7]), torch.tensor([2])), norm.running_mean
+
+    assert check(step, allow_fallback=True).num_graphs == 2
+
+
+def test_a_finally_around_a_with_of_torchs_ends_no_error() -> None:
+    norm, embedding, log = nn.BatchNorm1d(2), nn.Embedding(3, 2), []
+
+    def function(number: torch.Tensor) -> torch.Tensor:
+        try:
+            with torch.no_grad(), Watching():
+                return norm(embedding(number)).sum()
+        finally:
+            log.append(number.shape)
+
+    compiled = gradc.compile(function, fullgraph=True)
+    compiled(torch.tensor([1, 2]))
+    with pytest.raises(IndexError):
+        compiled(torch.tensor([1, 7]))
+
+
 def test_a_graph_that_writes_stays_one_where_a_with_ends_no_error() -> None:
     """A timer's ``with`` around a step is no reason to compile less."""
     norm, embedding, log = nn.BatchNorm1d(2), nn.Embedding(3, 2), []
 
-    def function(number: torch.Tensor) -> torch.Tensor:
-        with counted(log), Watching():
+    @torch.autocast("cpu", torch.bfloat16)
+    def inlined(number: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), Watching(), counted(log):
             return norm(embedding(number)).sum()
+
+    def function(number: torch.Tensor) -> torch.Tensor:
+        with counted(log), Watching(), torch.enable_grad():
+            return inlined(number) + norm(embedding(number)).sum()
 
     gradc.reset()
     compiled = gradc.compile(function, fullgraph=True)

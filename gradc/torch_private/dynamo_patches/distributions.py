@@ -34,7 +34,6 @@ from torch.distributions.utils import lazy_property
 
 from gradc.errors import InternalError
 from gradc.torch_private.dynamo_names import GETATTR
-from gradc.torch_private.dynamo_patches.handlers import is_waited_for
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, instead
 
@@ -94,7 +93,7 @@ def check_values_of_distributions() -> Patch:
 def _check(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
     """None: as if there were no handler."""
     is_asked = tx.f_code in (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
-    return _checked(tx, *args) if is_asked and not is_waited_for(tx) else None
+    return _checked(tx, *args) if is_asked else None
 
 
 def _skipped(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

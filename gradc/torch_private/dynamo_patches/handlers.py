@@ -1,9 +1,9 @@
 """What stands around an op and may see its error: an ``except``, a ``finally``, a ``with``.
 
     let_handlers_see_errors: the patch
-    is_waited_for: tx -> whether such a handler stands around what is traced now
+    may_be_ended:  tx -> whether a handler around what is traced now may end an error, so that the function goes on
     handlers_of:   graph -> Handlers: whether one may see an error of the graph's calls, and whether one may end it
-    leave_to_handlers: () -> never; by a backend: the frame is left to Python, whose handlers see each error
+    leave_to_handlers: () -> never; by a backend, which cannot run the graph again: its handlers are left to Python
 
 A graph's call stands behind all that Dynamo traced, so an error of it flies past the handlers of the user's code. Gradc runs a
 frame whose graph raised again, as it was written (``gradc.frontend.raised``). What it then returns, because a handler ended the
@@ -18,14 +18,15 @@ import functools
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch._dynamo.bytecode_transformation import cleaned_instructions, create_instruction
-from torch._dynamo.exc import SkipFrame
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.variables.ctx_manager import ContextWrappingVariable
+from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, WithExitFunctionVariable
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.dynamo_patches.reachable_code import RETURNS, all_behind
@@ -33,16 +34,18 @@ from gradc.torch_private.frames import can_be_as_written
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around
 
-_MAY_BE_ENDED = "gradc_error_may_be_ended"  # of a node of the graph whose error a handler sees
+_ENDED_BY = "gradc_error_ended_by"  # of a node of the graph whose error handlers see: the functions of those that may end it
 _GO_ON = "gradc_handlers_that_go_on"  # of Dynamo's translator of a function: handler -> whether it may return behind it
 _IF_TRUE = "POP_JUMP_FORWARD_IF_TRUE" if sys.version_info < (3, 12) else "POP_JUMP_IF_TRUE"
 
+_left_to_python: weakref.WeakSet[types.CodeType] = weakref.WeakSet()  # functions whose handlers no graph may stand in
+
 
 class Handlers(NamedTuple):
-    """What may see an error of a graph's calls: ``are_there``, and whether one ``may_end_it``, so that the function goes on."""
+    """What may see an error of a graph's calls: whether it ``are_there``, and the functions whose handlers ``may_end_it``."""
 
     are_there: bool
-    may_end_it: bool
+    may_end_it: frozenset[types.CodeType]
 
 
 class Returned:
@@ -73,17 +76,17 @@ def let_handlers_see_errors() -> Patch:
     )
 
 
-def is_waited_for(tx: Any) -> bool:
+def may_be_ended(tx: Any) -> bool:
     """See the module's docstring: in this function or in one that it was inlined into."""
-    return next(_handlers(tx), None) is not None
+    return any(ends for _, ends in _handlers(tx))
 
 
 def handlers_of(graph: torch.fx.GraphModule | OutputGraph) -> Handlers:
     """See the module's docstring."""
     modules = [graph, *graph.nn_modules.values()] if isinstance(graph, OutputGraph) else graph.modules()
     graphs = (module.graph for module in modules if isinstance(module, torch.fx.GraphModule | OutputGraph))
-    marks = [node.meta[_MAY_BE_ENDED] for each in graphs for node in each.nodes if _MAY_BE_ENDED in node.meta]
-    return Handlers(bool(marks), any(marks))
+    marks = [node.meta[_ENDED_BY] for each in graphs for node in each.nodes if _ENDED_BY in node.meta]
+    return Handlers(bool(marks), frozenset().union(*marks))
 
 
 def leave_to_handlers() -> NoReturn:
@@ -93,20 +96,26 @@ def leave_to_handlers() -> NoReturn:
 
 def _mark(proxy: Any, output: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
     if kind.startswith("call_"):
-        ends = list(_handlers(output.current_tx))
-        if ends:
-            proxy.node.meta[_MAY_BE_ENDED] = any(ends)
+        handlers = list(_handlers(output.current_tx))
+        if handlers:
+            proxy.node.meta[_ENDED_BY] = ended_by = {code for code, ends in handlers if ends}
+            if not _left_to_python.isdisjoint(ended_by):
+                end_graph(
+                    "op that may raise inside of a try",
+                    "Python's except, or with, may end the error; what is compiled writes into what was there before, so it "
+                    "cannot run again.",
+                )
     return proxy
 
 
 def _compile(original: Method, self: Any, tx: Any, rv: Any, root: Any) -> Any:
     handlers = handlers_of(self)
     if handlers.may_end_it and (self.random_calls or not can_be_as_written(self.root_tx.f_code)):
-        _end()
+        _trace_without(handlers)
     try:
         instructions, *rest = original(self, tx, rv, root)
     except _LeftToHandlers:
-        _end()
+        _trace_without(handlers)
     if handlers.are_there and instructions:
         go_on = create_instruction("NOP")
         instructions += [
@@ -119,39 +128,40 @@ def _compile(original: Method, self: Any, tx: Any, rv: Any, root: Any) -> Any:
     return instructions, *rest
 
 
-def _end() -> NoReturn:
-    end_graph(
-        "op that may raise inside of a try",
-        "Python's except, or with, sees the error; the graph writes into what is there before, so it cannot be run again.",
-        skip_frame=True,
-    )
+def _trace_without(handlers: Handlers) -> NoReturn:
+    """The frame is traced once more: where it comes to those handlers, graphs end."""
+    _left_to_python.update(handlers.may_end_it)
+    raise RestartAnalysis(restart_reason="an op may raise inside of a try, in a graph that cannot run again")
 
 
-def _handlers(tx: Any) -> Iterator[bool]:
-    """For each function around what is traced, from the innermost: whether its handlers may end an error, if it has any."""
+def _handlers(tx: Any) -> Iterator[tuple[types.CodeType, bool]]:
+    """The functions around what is traced that have handlers there, from the innermost, and whether these may end an error."""
     while tx is not None:
         entry = tx.current_instruction.exn_tab_entry
         while entry is not None:
-            block = next((block for block in tx.block_stack if block.with_context and block.target is entry.target), None)
+            block = next((block for block in tx.block_stack if block.target is entry.target), None)
             if block is None:
-                yield _goes_on(tx, entry.target)
+                yield tx.f_code, _goes_on(tx, entry.target)
                 break  # that has followed those around it
-            if not isinstance(block.with_context, ContextWrappingVariable):  # torch's only put back what they set
-                yield _may_end(tx, block.with_context)
+            context = tx.stack[block.stack_index - 1].ctx  # of the with's exit; an inlined function's block has no context
+            if not isinstance(context, ContextWrappingVariable):  # torch's only put back what they set
+                yield tx.f_code, _may_end(tx, context)
             entry = block.inst.exn_tab_entry
         tx = getattr(tx, "parent", None)
 
 
 def _goes_on(tx: Any, handler: Any) -> bool:
-    """Whether the function may return behind its handler. Each op of a try asks."""
+    """Whether the function may return behind the handler of a try, or of a with inside of one. Each op there asks."""
+    contexts = [value.ctx for value in tx.stack if isinstance(value, WithExitFunctionVariable)]
+    end_withs = any(not isinstance(each, ContextWrappingVariable) and _may_end(tx, each) for each in contexts)
     known = vars(tx).setdefault(_GO_ON, {})
-    if handler not in known:
-        known[handler] = _may_return(tx, handler)
-    return bool(known[handler])
+    if (handler, end_withs) not in known:
+        known[handler, end_withs] = _may_return(tx, handler, end_withs)
+    return bool(known[handler, end_withs])
 
 
-def _may_return(code: Any, handler: Any) -> bool:
-    return any(inst.opname in RETURNS for inst in all_behind(code, handler))
+def _may_return(code: Any, handler: Any, end_withs: bool) -> bool:
+    return any(inst.opname in RETURNS for inst in all_behind(code, handler, end_withs=end_withs))
 
 
 def _may_end(tx: Any, context: Any) -> bool:
@@ -171,7 +181,7 @@ def _catches(generator: types.CodeType) -> bool:
     instructions = cleaned_instructions(generator)
     code = _Code(instructions, {inst: place for place, inst in enumerate(instructions)})
     entries = (inst.exn_tab_entry for inst in instructions if inst.opname == "YIELD_VALUE")
-    return any(_may_return(code, entry.target) for entry in entries if entry is not None)
+    return any(_may_return(code, entry.target, end_withs=True) for entry in entries if entry is not None)
 
 
 @functools.lru_cache

@@ -17,7 +17,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from gradc.torch_private.dynamo_patches.changing_floats import FloatVariable
 from gradc.torch_private.dynamo_patches.ends import end_graph
-from gradc.torch_private.dynamo_patches.handlers import is_waited_for
+from gradc.torch_private.dynamo_patches.handlers import may_be_ended
 from gradc.torch_private.patches import Patch
 from gradc.torch_private.weaver import before
 
@@ -46,9 +46,9 @@ def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> None:
     if _is_partial(function) and args:
         numbers = [arg.realize() for arg in args]
         _guard(function, numbers)
-        if any(type(number) is FloatVariable for number in numbers) and is_waited_for(tx):
+        if any(type(number) is FloatVariable for number in numbers) and may_be_ended(tx):
             name = getattr(function, "__name__", str(function))
-            end_graph("function that may raise", "Python calls it inside of its try or with.", name)
+            end_graph("function that may raise", "Python calls it inside of its try or with, which may end the error.", name)
 
 
 def _is_partial(function: Any) -> bool:

@@ -1,6 +1,7 @@
 """What of a function's bytecode may run from a place on.
 
-all_behind: (tx, instruction) -> the instructions that may run from there on, or handle its errors, in the function's order
+all_behind: (tx, instruction) -> the instructions that may run from there on, or handle its errors, in the function's order;
+            ``end_withs=False``: the ``__exit__`` of no ``with`` ends an error
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_A
 _ENDS = (*RETURNS, *_JUMPS, "RAISE_VARARGS", "RERAISE")
 
 
-def all_behind(translator: Any, first: Any) -> list[Any]:
+def all_behind(translator: Any, first: Any, *, end_withs: bool = True) -> list[Any]:
     """See the module's docstring."""
     instructions, place_of = translator.instructions, translator.indexof
     places, waiting = set[int](), [place_of[first]]
@@ -23,7 +24,13 @@ def all_behind(translator: Any, first: Any) -> list[Any]:
         places.add(place)
         inst = instructions[place]
         handler = inst.exn_tab_entry and inst.exn_tab_entry.target
-        waiting += [place_of[target] for target in (inst.target, handler) if target is not None]
+        target = inst.target if end_withs or not _asks_exit(instructions, place) else None
+        waiting += [place_of[each] for each in (target, handler) if each is not None]
         if inst.opname not in _ENDS:
             waiting.append(place + 1)
     return [instructions[place] for place in sorted(places)]
+
+
+def _asks_exit(instructions: list[Any], place: int) -> bool:
+    """Whether it jumps where an ``__exit__`` has said that the error has ended."""
+    return any(inst.opname == "WITH_EXCEPT_START" for inst in instructions[max(place - 2, 0) : place])
