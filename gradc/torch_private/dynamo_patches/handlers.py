@@ -168,7 +168,8 @@ def _may_end(tx: Any, context: Any) -> bool:
     """Whether the ``__exit__`` of a context of the user's may say that the error has ended."""
     kind = context.python_type()
     if issubclass(kind, contextlib._GeneratorContextManager):
-        written = tx.output.side_effects.store_attr_mutations.get(context, {})
+        made = getattr(context, "cm_vt", context)  # what functional_call enters stands around what Dynamo has made
+        written = tx.output.side_effects.store_attr_mutations.get(made, {})
         generator = getattr(written.get("gen"), "inline_tracer", None)
         return generator is None or _catches(generator.f_code)
     leave = getattr(kind.__exit__, "__code__", None)
