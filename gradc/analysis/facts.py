@@ -66,14 +66,17 @@ class Facts:
         """True if a call writes into memory from outside, or is another library's: what raises behind it has done so."""
         tape = self.tape
         given = {tape.aliases.root_of(slot) for slot in (*tape.program.inputs, *tape.program.constants)}
-        calls = (call for call in tape.program.instructions if not is_random(call.op))
-        return not given.isdisjoint(self._writes) or any(acts_elsewhere(call.op) for call in calls)
+        return not given.isdisjoint(self._writes) or self._calls_other_libraries
 
     @functools.cached_property
     def may_raise(self) -> bool:
         """True if a call may raise for some values, or is another library's."""
-        ops = [call.op for call in self.tape.program.instructions]
-        return any(may_raise(op) or (acts_elsewhere(op) and not is_random(op)) for op in ops)
+        return self._calls_other_libraries or any(may_raise(call.op) for call in self.tape.program.instructions)
+
+    @functools.cached_property
+    def _calls_other_libraries(self) -> bool:
+        ops = (call.op for call in self.tape.program.instructions)
+        return any(acts_elsewhere(op) and not is_random(op) for op in ops)
 
     @functools.cached_property
     def draws(self) -> Sequence[Instruction]:

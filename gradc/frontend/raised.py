@@ -27,7 +27,7 @@ from gradc.ir.program import Program
 from gradc.ir.values import Instruction, leaves
 from gradc.journal import count, fallback
 from gradc.torch_private.dynamo_patches.handlers import Returned
-from gradc.torch_private.frames import as_written, calling_frame
+from gradc.torch_private.frames import frame_as_written
 
 
 class Again(NamedTuple):
@@ -89,7 +89,7 @@ def as_written_if_watched(call: Callable[..., Any], where: str) -> Callable[...,
     """The same, for a graph whose error a handler may end: what sees its calls sees them once, as the frame makes them."""
 
     def function(*inputs: Any) -> Any:
-        run = _frame_as_written() if is_watched() else None
+        run = frame_as_written() if is_watched() else None
         if run is None:
             return call(*inputs)
         fallback("op that may raise inside of a try, and hooks or a mode", where=where)
@@ -109,20 +109,18 @@ def _is_of_the_cpus_generator(call: Instruction, program: Program) -> bool:
 
 
 def _run_as_written(error: BaseException, state: torch.Tensor | None, is_handled: bool) -> Returned | None:
-    """Raises what eager raises; gives what the frame returns where its handler ended the error. None where it cannot be asked:
-    see the module's docstring."""
-    run = None if isinstance(error, GradcError) or is_passing(error) or is_watched() else _frame_as_written()
+    """Raises what eager raises, or gives what the frame returns where its handler ended the error.
+
+    None where it cannot be asked: see the module's docstring.
+    """
+    run = None if isinstance(error, GradcError) or is_passing(error) or is_watched() else frame_as_written()
     if run is None:
         return None
     count("stats", "run_again_after_error")
     if state is not None:
         torch.set_rng_state(state)
     value = run()
-    if is_handled:
-        fallback("error that a try or with has ended")
-    return Returned(value) if is_handled else None
-
-
-def _frame_as_written() -> Callable[[], Any] | None:
-    frame = calling_frame()
-    return None if frame is None else as_written(frame)
+    if not is_handled:
+        return None
+    fallback("error that a try or with has ended")
+    return Returned(value)

@@ -1,7 +1,7 @@
 """A frame that Dynamo runs other code in: the user's own code of it, to be run again.
 
-calling_frame: () -> the innermost frame that Dynamo's code runs in, if only torch's and gradc's lie between; else None
-as_written:    such a frame -> () -> what the user's code does with its arguments, Dynamo aside; None where that cannot be
+frame_as_written:  () -> () -> what the user's code does with the arguments of the innermost frame that Dynamo's code runs in,
+                   Dynamo aside; None where that cannot be, or other frames than torch's and gradc's lie between
 can_be_as_written: the user's code -> False where that can never be
 """
 
@@ -20,20 +20,22 @@ import torch
 from torch._dynamo.utils import orig_code_map
 
 _NOT_THE_USERS = (str(pathlib.Path(torch.__file__).parent), str(pathlib.Path(__file__).parents[1]))
-_WITHOUT_FUNCTIONS_OF_SUBCLASSES = "_tf_disabled_wrapper"  # by which Dynamo calls such a graph
+_WITHOUT_FUNCTIONS_OF_SUBCLASSES = "_tf_disabled_wrapper"  # calls a graph that was traced through a __torch_function__
 _DRAWS = "__gen_rand_values"  # by which Dynamo's code calls Python's random before the graph
 
 
-def calling_frame() -> types.FrameType | None:
+def frame_as_written() -> Callable[[], Any] | None:
     """See the module's docstring."""
     frame: types.FrameType | None = sys._getframe(1)
+    between = set[str]()
     while frame is not None and frame.f_code not in orig_code_map and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        between.add(frame.f_code.co_name)
         frame = frame.f_back
-    return frame if frame is not None and frame.f_code in orig_code_map else None
+    run = None if frame is None or frame.f_code not in orig_code_map else _as_written(frame)
+    return _with_functions_of_subclasses(run) if run is not None and _WITHOUT_FUNCTIONS_OF_SUBCLASSES in between else run
 
 
-def as_written(frame: types.FrameType) -> Callable[[], Any] | None:
-    """See the module's docstring."""
+def _as_written(frame: types.FrameType) -> Callable[[], Any] | None:
     code: types.CodeType = orig_code_map[frame.f_code]
     values, given = frame.f_locals, inspect.getargs(code)
     named = code.co_varnames[: code.co_argcount]
@@ -45,18 +47,7 @@ def as_written(frame: types.FrameType) -> Callable[[], Any] | None:
     function = types.FunctionType(code, frame.f_globals, code.co_name, None, closure)
     args = [*(values[name] for name in named), *(values[given.varargs] if given.varargs else ())]
     kwargs = {**{name: values[name] for name in keywords}, **(values[given.varkw] if given.varkw else {})}
-    run = functools.partial(torch._dynamo.disable(function), *args, **kwargs)
-    return _with_functions_of_subclasses(run) if _are_functions_of_subclasses_off(frame) else run
-
-
-def _are_functions_of_subclasses_off(frame: types.FrameType) -> bool:
-    """Whether Dynamo, which has traced through a ``__torch_function__``, has the graph of this frame called without."""
-    inner: types.FrameType | None = sys._getframe(1)
-    while inner is not None and inner is not frame:
-        if inner.f_code.co_name == _WITHOUT_FUNCTIONS_OF_SUBCLASSES:
-            return True
-        inner = inner.f_back
-    return False
+    return functools.partial(torch._dynamo.disable(function), *args, **kwargs)
 
 
 def _with_functions_of_subclasses(run: Callable[[], Any]) -> Callable[[], Any]:

@@ -144,7 +144,7 @@ def test_what_is_raised_in_place_of_an_error_has_its_cause() -> None:
 
         return _called(function, GOOD, torch.zeros(3, 3), GOOD)
 
-    check(step, allow_fallback=True)
+    check(step)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_context_that_watches_has_seen_the_error() -> None:
 
         return _called(function, GOOD, BAD, GOOD), [kind and kind.__name__ for kind in watching.seen]
 
-    check(step, allow_fallback=True)
+    check(step)
 
 
 def test_a_graph_that_writes_is_left_to_python_inside_of_a_try() -> None:

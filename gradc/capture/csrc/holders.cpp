@@ -82,7 +82,7 @@ bool Holders::is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor
 }
 
 bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const {
-  return is_added_to_unless_kept(tensor, other) && find(tensor)->is_stealable && !is_kept(tensor);
+  return counts_as_added_to(tensor, other) && find(tensor)->is_stealable;
 }
 
 bool Holders::counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const {

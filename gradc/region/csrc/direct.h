@@ -17,7 +17,8 @@ namespace gradc {
 // (hooks on leaves, modes that want to see each op) goes to `slow`; so does a call in which one of the arguments `leaves` has a
 // history, or one of `unheard` a hook, and one inside of a checkpoint, unless what it saves `may_be_dropped`. `raised`: None, or what is
 // called with each error: it raises another, gives what is returned in place of the outputs, or gives None. It is given the state of
-// the CPU's generator before the call, too, if the region `draws`, else None. `joint`: null, or where the output with the number `loss` goes straight to backward.
+// the CPU's generator before the call, too, if the region `draws`, else None. `joint`: null, or where the output with the number `loss`
+// goes straight to backward.
 pybind11::object make_direct(
     std::shared_ptr<RegionLayout> region,
     const pybind11::list& outputs,
