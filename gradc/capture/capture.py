@@ -21,6 +21,7 @@ from gradc import native
 from gradc.backward.written_results import Versions, count_as_eager, versions_in_eager
 from gradc.capture.live_recorder import LiveRecorder, WrappedNumber
 from gradc.capture.recording import Boundary, Captured, EngineState, Expected, HookKind, Ran, Report, Slots, Span, Waiting
+from gradc.torch_private.autograd import is_view, storage_key
 from gradc.torch_private.modes import innermost_dispatch_mode, without_functions_of_subclasses
 from gradc.walk.origins import RegionBackward, line_of, region_of
 
@@ -63,6 +64,7 @@ class Observer:
         }
         self._events: list[Ran | Boundary] = []
         self._dependent: set[int] = set()  # slots
+        self._handles: dict[int, set[int]] = {}  # slot of what a live node returned several times -> all of its slots
         self._failure = ""
         self._regions: dict[int, RegionBackward] = {}
         self._first_call, self._first_slot = 0, 0  # of the present node
@@ -130,6 +132,7 @@ class Observer:
         inputs: Values,
         outputs: Values,
         are_inputs_stealable: Sequence[bool],
+        are_inputs_kept: Sequence[bool],
         are_outputs_stealable: Sequence[bool],
     ) -> None:
         """Note a node that ran live. Its state follows."""
@@ -138,16 +141,23 @@ class Observer:
         if self.walk.create_graph and any(value is not None and value.requires_grad for value in outputs):
             self._failure = self._failure or "hook that leaves a graph"
         after = tuple(-1 if value is None else self.recorder.add_returned(value, "live") for value in outputs)
-        self._open_boundary(node, before, outputs, after, are_inputs_stealable, are_outputs_stealable)
+        self._note_handles(outputs, after)
+        self._open_boundary(node, before, outputs, after, are_inputs_stealable, are_inputs_kept, are_outputs_stealable)
         self._note_region(node, inputs)
 
     def depends_on_holders(self, value: torch.Tensor) -> None:
-        """Note that what eager adds to this value, which a live node returned, leaves other strides if somebody has it."""
-        self._dependent.add(self.recorder.slot(value))
+        """Note that what eager adds to this value leaves other strides, or versions, if somebody has it.
+
+        A live node has returned or taken it.
+        """
+        slot = self.recorder.slot(value)
+        self._dependent |= self._handles.get(slot, {slot})
 
     def snapshot(self, newly_done: list[int], not_ready: list[Any], ready: list[Any], results: Values) -> None:
         assert self._boundary is not None, "follows a boundary"
-        after = EngineState(tuple(newly_done), self._waiting(not_ready), self._waiting(ready), self._slots(results))
+        waiting = (value for _, inputs in (*not_ready, *ready) for value in inputs)
+        views = self._slots([value for value in waiting if value is not None and is_view(value)])
+        after = EngineState(tuple(newly_done), self._waiting(not_ready), self._waiting(ready), self._slots(results), views)
         self._events.append(dataclasses.replace(self._boundary, after=after))
         self._boundary = None
 
@@ -213,6 +223,7 @@ class Observer:
         outputs: Values,
         slots: Slots,
         are_inputs_stealable: Sequence[bool] = (),
+        are_inputs_kept: Sequence[bool] = (),
         are_outputs_stealable: Sequence[bool] = (),
     ) -> None:
         self.pause()
@@ -226,15 +237,26 @@ class Observer:
             slots,
             self._expected(node, outputs),
             tuple(are_inputs_stealable),
+            tuple(are_inputs_kept),
             tuple(are_outputs_stealable),
             is_needed=self.walk.is_needed(node),
         )
 
+    def _note_handles(self, outputs: Values, slots: Slots) -> None:
+        """Note which outputs are one tensor, in the hands of hooks: they lie on one storage."""
+        strided = (None if value is None or value.layout is not torch.strided else value for value in outputs)
+        storages = [0 if value is None else storage_key(value) for value in strided]
+        for storage in {storage for storage in storages if storages.count(storage) > 1} - {0}:
+            handles = {slot for slot, other in zip(slots, storages, strict=True) if other == storage}
+            self._handles.update(dict.fromkeys(handles, handles))
+
     def _with_dependent(self, event: Ran | Boundary) -> Ran | Boundary:
-        if isinstance(event, Ran) or self._dependent.isdisjoint(event.outputs):
+        if isinstance(event, Ran) or self._dependent.isdisjoint((*event.inputs, *event.outputs)):
             return event
-        positions = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
-        return dataclasses.replace(event, dependent=positions)
+        returned = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
+        waiting = {handle for slot in event.after.slots() for handle in self._handles.get(slot, (slot,))}
+        taken = tuple(position for position, slot in enumerate(event.inputs) if slot in self._dependent & waiting)
+        return dataclasses.replace(event, dependent=returned, dependent_inputs=taken)
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
         """What results of a node must look like on a later run."""

@@ -82,12 +82,14 @@ class EngineState:
     """The engine just after a boundary: what waits for other inputs, what is ready, and the results so far.
 
     ``newly_done`` are the nodes that ran since the boundary before, so that all boundaries together name each node once.
+    ``views`` are the slots that wait and in eager are views: they hold their bases, so nothing is added to them in place.
     """
 
     newly_done: tuple[int, ...] = ()
     not_ready: tuple[Waiting, ...] = ()
     ready: tuple[Waiting, ...] = ()  # in heap order
     results: Slots = ()
+    views: Slots = ()
 
     def slots(self) -> set[int]:
         """What the rest of the run needs if it has to go on live from here."""
@@ -100,9 +102,10 @@ class Boundary:
     """A node that runs live on every later run, too. ``position`` counts the instructions before it.
 
     One that is not ``is_needed`` is only asked for: the hooks on its inputs are called, and what they return is its result.
-    ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once, and
-    ``is_result_stealable`` the same of each output, as the node returned it when it was captured. ``dependent`` are the
-    positions of outputs of which that must be so on every run: eager adds to them in place or not, and leaves other strides.
+    ``is_stealable`` says of each input whether in eager it is the only tensor on its memory and held once, ``is_kept`` whether
+    a hook kept it, and ``is_result_stealable`` the first of each output, as the node returned it when it was captured.
+    ``dependent`` are the positions of outputs of which that must be so on every run: eager adds to them in place or not, and
+    leaves other strides, or another version counter. ``dependent_inputs`` are those of inputs that must be kept, or not.
     """
 
     node: int
@@ -111,8 +114,10 @@ class Boundary:
     outputs: Slots
     expected: tuple[Expected, ...] = ()
     is_stealable: tuple[bool, ...] = ()
+    is_kept: tuple[bool, ...] = ()
     is_result_stealable: tuple[bool, ...] = ()
     dependent: tuple[int, ...] = ()
+    dependent_inputs: tuple[int, ...] = ()
     after: EngineState = EngineState()
     is_needed: bool = True
 

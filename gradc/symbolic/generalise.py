@@ -89,8 +89,8 @@ def _in_terms(traced: Captured, names: tuple[sympy.Symbol, ...], met: Mapping[in
             for one in boundary.expected
         )
         seen = met[boundary.node]
-        boundary = dataclasses.replace(boundary, expected=expected)
-        return dataclasses.replace(boundary, is_stealable=seen.is_stealable, is_result_stealable=seen.is_result_stealable)
+        boundary = dataclasses.replace(boundary, expected=expected, is_stealable=seen.is_stealable, is_kept=seen.is_kept)
+        return dataclasses.replace(boundary, is_result_stealable=seen.is_result_stealable)
 
     events = tuple(known(event) if isinstance(event, Boundary) else event for event in traced.events)
     return dataclasses.replace(traced, events=events)

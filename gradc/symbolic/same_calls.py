@@ -78,7 +78,8 @@ def _moved_state(state: EngineState, source: dict[int, int]) -> EngineState:
         tuple(Waiting(waiting.node, _sources(waiting.inputs, source)) for waiting in nodes)
         for nodes in (state.not_ready, state.ready)
     )
-    return EngineState(state.newly_done, not_ready, ready, _sources(state.results, source))
+    results, views = _sources(state.results, source), _sources(state.views, source)
+    return EngineState(state.newly_done, not_ready, ready, results, views)
 
 
 def is_same(own: Trace, names: Sequence[sympy.Symbol], values: Values, other: Trace) -> bool:
@@ -162,6 +163,7 @@ class _Comparison:
         return (
             own.position == other.position
             and own.dependent == other.dependent
+            and own.dependent_inputs == other.dependent_inputs
             and self._slots(own.inputs, other.inputs)
             and self._slots(own.outputs, other.outputs)
             and self._states(own.after, other.after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradc
 from tests.compilers import find
 from tests.nodes.test_versions import FORMULAS
 from tests.oracle import check, constant, leaf
@@ -94,3 +96,65 @@ def test_saved_tensors_of_a_loss_are_unpacked_as_often_as_in_eager(is_asked_for:
         return seen
 
     check(step, leaf(3, 2), compiler=CAPTURED, allow_fallback=True)
+
+
+def shared_by_leaves(w: Tensor, b: Tensor, keep: Callable[[Tensor], None]) -> Tensor:
+    """The hook sees a gradient that waits for ``b``, too."""
+    w.register_hook(keep)
+    first = b.exp()
+    return first + torch.tanh(w + b)
+
+
+def shared_behind_a_hook(w: Tensor, b: Tensor, keep: Callable[[Tensor], None]) -> Tensor:
+    """Between two hooks, of which one hands on what the other sees."""
+    w.register_hook(keep)
+    first = b.tanh()
+    p = w + b
+    p.register_hook(lambda grad: None)
+    return first + p.cos()
+
+
+def waits_for_a_sum(w: Tensor, b: Tensor, keep: Callable[[Tensor], None]) -> Tensor:
+    first = w.tanh()
+    p = w + b
+    p.register_hook(keep)
+    return first + p.cos()
+
+
+def beside_a_view(w: Tensor, b: Tensor, keep: Callable[[Tensor], None]) -> Tensor:
+    """A view of a gradient waits for ``w`` when the hook is called."""
+    squares, products = b * b, b * w
+    p = b - w
+    p.register_hook(keep)
+    total = products + p
+    rest = squares + w.view(16).view(4, 4)
+    return p + total + rest.tanh()
+
+
+KEPT = (shared_by_leaves, shared_behind_a_hook, waits_for_a_sum, beside_a_view)
+
+
+@pytest.mark.parametrize("from_the_first", [False, True])
+@pytest.mark.parametrize("function", KEPT)
+def test_of_gradients_that_a_hook_keeps_at_some_passes(function: Callable[..., Tensor], from_the_first: bool) -> None:
+    """Eager adds in place to what nobody holds. Where a hook always keeps, or never, each pass is replayed to its end."""
+
+    live: list[int] = []
+
+    def versions(enabled: Callable[[], contextlib.AbstractContextManager[None]]) -> list[Any]:
+        seen, kept = [], []
+        for keeps in [from_the_first] * 3 + [not from_the_first] * 2:
+            w, b = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+            with enabled():
+                function(w, b, lambda grad, keeps=keeps: kept.append(grad) if keeps else None).sum().backward()
+            assert w.grad is not None and b.grad is not None
+            seen.append((w.grad._version, b.grad._version, [grad._version for grad in kept], w.grad, b.grad))
+            kept.clear()
+            live.append(gradc.counters["compiled_autograd"]["finished live"])
+        return seen
+
+    gradc.reset()
+    with gradc.config.patch(compile_seconds=None):
+        got = versions(gradc.compiled_autograd.enable)
+    assert gradc.counters["compiled_autograd"]["hits"] == 4 and live == [0, 0, 0, 1, 2]
+    assert str(got) == str(versions(contextlib.nullcontext))

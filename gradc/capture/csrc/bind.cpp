@@ -46,8 +46,9 @@ class PythonObserver : public Observer {
   }
   void boundary(uint32_t node, const Traffic& traffic) override {
     const py::gil_scoped_acquire gil;
-    const auto& [inputs, outputs, are_inputs_stealable, are_outputs_stealable] = traffic;
-    call("boundary", node, to_python(inputs), to_python(outputs), are_inputs_stealable, are_outputs_stealable);
+    const auto& [inputs, outputs, are_inputs_stealable, are_inputs_kept, are_outputs_stealable] = traffic;
+    const auto taken = to_python(inputs), returned = to_python(outputs);
+    call("boundary", node, taken, returned, are_inputs_stealable, are_inputs_kept, are_outputs_stealable);
   }
   void depends_on_holders(const at::Tensor& value) override {
     const py::gil_scoped_acquire gil;
@@ -137,7 +138,7 @@ struct TestedHolders {
     const auto are_stealable = holders.stealable_among(inputs);
     auto outputs = to_tensors(node(to_python(given)));
     given.clear();
-    holders.note_taken(inputs, before, outputs);
+    holders.note_taken(inputs, Holders::kept_among(inputs, before, outputs));
     return to_python(holders.note_returned(inputs, are_stealable, std::move(outputs)));
   }
 };

@@ -11,6 +11,7 @@
 #include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <algorithm>
+#include <tuple>
 #include <iterator>
 #include <utility>
 
@@ -205,19 +206,21 @@ variable_list EngineRun::call_boundary(uint32_t node, variable_list inputs) {
   const variable_list held = std::move(inputs);
   const auto are_stealable = holders_.stealable_among(held);
   variable_list outputs;
+  std::vector<bool> are_kept;
   observer_->pause();
   {
     const torch::torch_dispatch_mode::StashTorchDispatchModeGuard no_recording;
-    outputs = call_on_returned(node, held, are_stealable);
+    std::tie(outputs, are_kept) = call_on_returned(node, held, are_stealable);
     outputs = holders_.note_returned(held, are_stealable, std::move(outputs));
   }
-  observer_->boundary(node, {held, outputs, are_stealable, holders_.stealable_among_returned(outputs)});
+  observer_->boundary(node, {held, outputs, are_stealable, are_kept, holders_.stealable_among_returned(outputs)});
   observer_->snapshot(snapshot());
   return outputs;
 }
 
 // Nodes and hooks see, and may keep, the very tensors that a boundary returned, as what is asked for is given out.
-variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& held, std::vector<bool> are_stealable) {
+std::pair<variable_list, std::vector<bool>> EngineRun::call_on_returned(
+    uint32_t node, const variable_list& held, std::vector<bool> are_stealable) {
   const auto& live = walk_.nodes[node];
   const variable_list given = holders_.as_returned(held);
   variable_list inputs = given;
@@ -227,7 +230,8 @@ variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& he
   }
   auto outputs = live.is_needed ? run_and_release(node, std::move(inputs), std::move(are_stealable))
                                 : call_hooks_alone(*live.node, std::move(inputs));
-  holders_.note_taken(given, before, outputs);
+  auto are_kept = Holders::kept_among(given, before, outputs);
+  holders_.note_taken(given, are_kept);
   holders_.note_kept(held, given);
   for (size_t i = 0; i < outputs.size(); ++i) { // handed on, each keeps its handle: of several, the one in its place
     const auto is_it = [&](const at::Tensor& tensor) { return tensor.defined() && tensor.is_same(outputs[i]); };
@@ -237,7 +241,7 @@ variable_list EngineRun::call_on_returned(uint32_t node, const variable_list& he
       outputs[i] = held[place - given.begin()];
     }
   }
-  return outputs;
+  return {std::move(outputs), std::move(are_kept)};
 }
 
 variable_list EngineRun::run_and_release(uint32_t node, variable_list inputs, std::vector<bool> are_stealable) {
@@ -328,8 +332,12 @@ void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old = old.clone();
     old.add_(value);
   } else {
-    const bool is_in_place = observer_ && holders_.counts_as_added_to(old, value) && is_plain_buffer(old, stand_ins_); // in eager
+    const bool depends = observer_ && holders_.counts_unless_kept(old, value) && is_plain_buffer(old, stand_ins_);
+    const bool is_in_place = depends && holders_.counts_as_added_to(old, value); // in eager
     const auto version = version_of(old);
+    if (depends) {
+      observer_->depends_on_holders(old);
+    }
     old = old + value;
     if (is_in_place) {
       set_version(old, version + 1);

@@ -59,7 +59,9 @@ class EngineRun {
   variable_list call(uint32_t node, variable_list inputs);
   variable_list ask_hooks(uint32_t node, variable_list inputs);
   variable_list call_boundary(uint32_t node, variable_list inputs);
-  variable_list call_on_returned(uint32_t node, const variable_list& held, std::vector<bool> are_stealable);
+  // What the node gives, and what of it was given a hook has kept.
+  std::pair<variable_list, std::vector<bool>> call_on_returned(
+      uint32_t node, const variable_list& held, std::vector<bool> are_stealable);
   variable_list run_and_release(uint32_t node, variable_list inputs, std::vector<bool> are_stealable = {});
   variable_list trace(uint32_t node, variable_list inputs);
   void trace_accumulate_grad(uint32_t node, variable_list inputs);

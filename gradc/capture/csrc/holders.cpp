@@ -25,10 +25,6 @@ size_t num_references(const at::Tensor& tensor) {
   return object ? count - 1 + (*c10::impl::getGlobalPyInterpreter())->refcnt(object) - 1 : count;
 }
 
-size_t num_among(const variable_list& values, const at::Tensor& tensor) {
-  return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) { return value.is_same(tensor); });
-}
-
 size_t num_on(const variable_list& values, const void* storage) {
   return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) {
     return value.defined() && storage_of(value) == storage;
@@ -36,6 +32,10 @@ size_t num_on(const variable_list& values, const void* storage) {
 }
 
 } // namespace
+
+size_t num_among(const variable_list& values, const at::Tensor& tensor) {
+  return std::count_if(values.begin(), values.end(), [&](const at::Tensor& value) { return value.is_same(tensor); });
+}
 
 const void* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl()) : nullptr;
@@ -85,9 +85,13 @@ bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& 
   return counts_as_added_to(tensor, other) && find(tensor)->is_stealable;
 }
 
-bool Holders::counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const {
+bool Holders::counts_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const {
   const auto* value = find(tensor);
-  return is_added_to_unless_kept(tensor, other) && (value->is_stealable || value->was_the_runs) && !is_kept(tensor);
+  return is_added_to_unless_kept(tensor, other) && (value->is_stealable || value->was_the_runs);
+}
+
+bool Holders::counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const {
+  return counts_unless_kept(tensor, other) && !is_kept(tensor);
 }
 
 bool Holders::is_from_boundary(const at::Tensor& tensor) const {
@@ -109,16 +113,22 @@ std::vector<size_t> Holders::count(const variable_list& inputs) {
   return counts;
 }
 
-void Holders::note_taken(const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs) {
-  note_given(inputs);
+std::vector<bool> Holders::kept_among(
+    const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs) {
+  std::vector<bool> are_kept;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& input = inputs[i];
-    if (!input.defined()) {
-      continue;
-    }
     const size_t let_go = num_among(inputs, input), handed_on = num_among(outputs, input);
-    if (num_references(input) + let_go > before[i] + handed_on) {
-      values_.at(first_of(input)).is_kept = true;
+    are_kept.push_back(input.defined() && num_references(input) + let_go > before[i] + handed_on);
+  }
+  return are_kept;
+}
+
+void Holders::note_taken(const variable_list& inputs, const std::vector<bool>& are_kept) {
+  note_given(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (are_kept[i]) {
+      values_.at(first_of(inputs[i])).is_kept = true;
     }
   }
 }
@@ -148,7 +158,7 @@ variable_list Holders::note_returned(
       continue;
     }
     const bool is_held_once = torch::autograd::impl::is_tensor_stealable(output, num_among(outputs, output));
-    returned.push_back({is_held_once, is_held_once && output.has_storage() && output.storage().use_count() == 1, first});
+    returned.push_back({is_held_once, output.defined() && output.has_storage() && output.storage().use_count() == 1, first});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     auto& output = outputs[i];

@@ -23,6 +23,8 @@ using torch::autograd::variable_list;
 
 // Where the tensor's elements lie; nullptr if it has no memory.
 const void* storage_of(const at::Tensor& tensor);
+// How often the tensor itself stands among the values.
+size_t num_among(const variable_list& values, const at::Tensor& tensor);
 
 class Holders {
  public:
@@ -41,7 +43,9 @@ class Holders {
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   // Whether a boundary returned the value, and eager adds `other` to it in place unless a hook has kept it.
   bool is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
-  // The same, where no hook kept it: on another run one may.
+  // Whether eager adds `other` to the value in place if no hook has kept it, of what a boundary returned or took.
+  bool counts_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
+  // The same as is_added_to_unless_kept, where no hook kept it: on another run one may.
   bool is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const;
   // The same of what a boundary took, too: nobody writes into that, since it is foreign, but its version counts.
   bool counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const;
@@ -54,8 +58,11 @@ class Holders {
 
   // How many references there are to each input, just before the node runs with a second list of them.
   static std::vector<size_t> count(const variable_list& inputs);
-  // The node has run with the second list, and let go of it: finds what its hooks have kept. `before` is what `count` gave.
-  void note_taken(const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs);
+  // The node has run with the second list, and let go of it: what its hooks have kept. `before` is what `count` gave.
+  static std::vector<bool> kept_among(
+      const variable_list& inputs, const std::vector<size_t>& before, const variable_list& outputs);
+  // Notes what a node took, and what `kept_among` gave.
+  void note_taken(const variable_list& inputs, const std::vector<bool>& are_kept);
   // The node has run with `results`, of which `inputs` are handles: what is kept of the former is kept.
   void note_kept(const variable_list& inputs, const variable_list& results);
   // Gives what the node returned new handles, since a hook may return what it was given: on the next run it may return something
@@ -74,7 +81,7 @@ class Holders {
   struct Value {
     const void* first; // stands for all handles of it: a boundary may return one tensor several times
     bool is_kept = false; // of the first: somebody has it
-    bool is_stealable = false; // when it was returned, nobody had it or its memory
+    bool is_stealable = false; // when it was returned, nobody had its memory, nor it, unless it is kept
     bool was_the_runs = false; // nor when it was first taken
     at::Tensor returned;
   };

@@ -20,13 +20,16 @@ struct Snapshot {
   std::vector<Waiting<Value>> not_ready;
   std::vector<Waiting<Value>> ready; // in heap order
   std::vector<Value> results;
+  std::vector<Value> views; // of what waits; of slots alone
 };
 
-// What went through a boundary, and of each value whether nobody else held it: empty in a trace.
+// What went through a boundary, of each value whether nobody else held it, and of each input whether a hook has kept it: empty
+// in a trace.
 struct Traffic {
   const variable_list& inputs;
   const variable_list& outputs;
   std::vector<bool> are_inputs_stealable;
+  std::vector<bool> are_inputs_kept;
   std::vector<bool> are_outputs_stealable;
 };
 
@@ -42,7 +45,7 @@ class Observer {
   // A boundary is about to run.
   virtual void pause() = 0;
   virtual void boundary(uint32_t node, const Traffic& traffic) = 0;
-  // What is recorded of a value that a boundary returned is right where as many hold it as now.
+  // What is recorded of a value that a boundary returned or took is right where as many hold it as now.
   virtual void depends_on_holders(const at::Tensor& value) = 0;
   virtual void snapshot(Snapshot<at::Tensor> state) = 0;
   virtual void accumulated(uint32_t node, const at::Tensor& grad) = 0;

@@ -208,7 +208,7 @@ variable_list EngineRun::trace(uint32_t node, variable_list inputs) {
     const auto& [outputs, are_stealable] = boundary->second;
     holders_.note_given(inputs);
     holders_.note_stand_ins(outputs, are_stealable);
-    observer_->boundary(node, {inputs, outputs, {}, {}});
+    observer_->boundary(node, {inputs, outputs, {}, {}, {}});
     observer_->snapshot(snapshot());
     return outputs;
   }

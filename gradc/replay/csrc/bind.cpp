@@ -98,6 +98,7 @@ Snapshot<Index> make_snapshot(const py::object& source) {
   snapshot.not_ready = make_waiting(spec, "not_ready");
   snapshot.ready = make_waiting(spec, "ready");
   snapshot.results = spec.get<std::vector<Index>>("results");
+  snapshot.views = spec.get<std::vector<Index>>("views");
   spec.refuse_others();
   return snapshot;
 }
@@ -126,6 +127,10 @@ Boundary make_boundary(const py::handle& object) {
   const auto is_result_stealable = source.get<std::vector<bool>>("is_result_stealable");
   for (const auto position : source.get<std::vector<size_t>>("dependent")) {
     boundary.holders.emplace_back(position, is_result_stealable.at(position));
+  }
+  const auto is_kept = source.get<std::vector<bool>>("is_kept");
+  for (const auto position : source.get<std::vector<size_t>>("dependent_inputs")) {
+    boundary.kept.emplace_back(position, is_kept.at(position));
   }
   source.refuse_others({"position"});
   spec.refuse_others();

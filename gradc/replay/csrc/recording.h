@@ -56,6 +56,7 @@ struct Boundary {
   std::vector<Bytes> metadata;
   std::vector<std::vector<Term>> numbers;
   std::vector<std::pair<size_t, bool>> holders; // of some outputs, by position: whether nobody else may hold them, or somebody must
+  std::vector<std::pair<size_t, bool>> kept; // of some inputs, by position: whether a hook must keep them, or none may
   Snapshot<Index> snapshot;
 };
 

@@ -1,6 +1,7 @@
 #include "replay/csrc/replay.h"
 
 #include "capture/csrc/engine_run.h"
+#include "capture/csrc/holders.h"
 #include "capture/csrc/run_node.h"
 #include "csrc/autograd.h"
 
@@ -44,8 +45,9 @@ class Replay {
         break;
       }
       const auto& boundary = recording_.boundaries[i];
-      auto outputs = run_boundary(boundary);
-      if (!is_expected(boundary, outputs) || !is_as_walked(recording_.pieces[i + 1])) {
+      bool is_kept_as_before = true;
+      auto outputs = run_boundary(boundary, is_kept_as_before);
+      if (!is_kept_as_before || !is_expected(boundary, outputs) || !is_as_walked(recording_.pieces[i + 1])) {
         gave_up = true;
         return go_on(i, std::move(outputs));
       }
@@ -102,6 +104,24 @@ class Replay {
     }
   }
 
+  variable_list run_boundary(const Boundary& boundary, bool& is_kept_as_before) {
+    variable_list watched; // other nodes wait for it, too
+    std::vector<size_t> let_go;
+    for (const auto& expected : boundary.kept) {
+      const auto slot = boundary.inputs[expected.first];
+      watched.push_back(values_[slot]);
+      let_go.push_back(std::count(boundary.dying.begin(), boundary.dying.end(), slot));
+    }
+    const auto before = Holders::count(watched);
+    auto outputs = run_boundary(boundary);
+    const auto after = Holders::count(watched);
+    for (size_t i = 0; i < watched.size(); ++i) {
+      const bool is_kept = after[i] + let_go[i] > before[i] + num_among(outputs, watched[i]);
+      is_kept_as_before = is_kept_as_before && is_kept == boundary.kept[i].second;
+    }
+    return outputs;
+  }
+
   variable_list run_boundary(const Boundary& boundary) {
     variable_list inputs;
     for (const auto slot : boundary.inputs) {
@@ -140,7 +160,8 @@ class Replay {
       }
     }
     return std::all_of(boundary.holders.begin(), boundary.holders.end(), [&](const auto& expected) {
-      return may_write_over(outputs[expected.first]) == expected.second;
+      const auto& output = outputs[expected.first];
+      return may_write_over(output, num_among(outputs, output)) == expected.second;
     });
   }
 
@@ -210,6 +231,10 @@ class Replay {
     state.ready = filled(boundary.snapshot.ready);
     for (const auto slot : boundary.snapshot.results) {
       state.results.push_back(value(slot));
+    }
+    variable_list handles; // below autograd a view does not hold its base: this holds its memory
+    for (const auto slot : boundary.snapshot.views) {
+      handles.push_back(new_handle(values_[slot]));
     }
     values_.clear();
     return EngineRun(walk_).resume(done_until(number), std::move(state), boundary.node, std::move(outputs));
