@@ -144,6 +144,7 @@ _ROWS: tuple[Row, ...] = (
         {
             "take_numpy_arguments": "The others see tensors in place of arrays.",
             "guard_where_functions_raise": "What may raise inside of a try is not calculated.",
+            "raise_as_python_does": "",
             "sort_by_what_decides": "What is left to Python is compared there.",
             "keep_the_order_of_sets": "",
             "take_changing_floats": "",
@@ -152,7 +153,11 @@ _ROWS: tuple[Row, ...] = (
     ),
     (
         ((builtin.GetAttrBuiltinVariable, "_call_getattr"), *LOADS_ATTRIBUTES),
-        {"ask_for_attributes_as_python_does": "It carries an end of the graph past Dynamo.", "guard_what_is_missing": ""},
+        {
+            "ask_for_attributes_as_python_does": "It carries an end of the graph past Dynamo.",
+            "guard_what_is_missing": "It sees what the next one does not find.",
+            "raise_as_python_does": "",
+        },
     ),
     (
         ((builtin.SetAttrBuiltinVariable, "_call_setattr"),),
