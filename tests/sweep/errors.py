@@ -175,6 +175,46 @@ def _unused(compile: Compiler, refused: Refused) -> Callable[..., Any]:
     return lambda *arguments: f(w, arguments)
 
 
+def _handled(compile: Compiler, refused: Refused) -> Callable[..., Any]:
+    """In a ``try`` inside of what is compiled, which goes on behind the error."""
+
+    @compile
+    def f(w: torch.Tensor, arguments: Any) -> Any:
+        told = None
+        try:
+            refused.function(*arguments)
+        except Exception as error:
+            told = error
+            w = w * 3
+        return w * 2, told
+
+    def run(*arguments: Any) -> None:
+        w, told = f(torch.ones(2), arguments)
+        run.state = (w.tolist(), _words(told))  # type: ignore[attr-defined]
+
+    return run
+
+
+def _handled_in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
+    """The same between a backward pass and the update."""
+    w = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([w], 0.1)
+
+    @compile
+    def step(*arguments: Any) -> Any:
+        loss = (w * w).sum()
+        loss.backward()
+        try:
+            refused.function(*arguments)
+        except Exception:
+            w.grad.mul_(2)  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return _with_state(step, w)
+
+
 def _in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
     """Between a backward pass and the update."""
     w = torch.ones(2, requires_grad=True)
@@ -241,11 +281,13 @@ def _with_state(function: Callable[..., Any], w: torch.Tensor) -> Callable[..., 
 _WAYS: dict[str, Callable[[Compiler, Refused], Callable[..., Any]]] = {
     "forward": _alone,
     "unused": _unused,
+    "handled": _handled,
+    "handled in step": _handled_in_step,
     "step": _in_step,
     "order two": _in_order_two,
     "backward": _in_backward,
 }
-_CHEAP = ("forward", "unused")  # for what does not hang on values, and is met while tracing
+_CHEAP = ("forward", "unused", "handled")  # for what does not hang on values, and is met while tracing
 WAYS = tuple(_WAYS)
 
 
@@ -275,10 +317,14 @@ def _outcomes(way: str, refused: Refused, runs: list[tuple[Any, ...]], compiler:
                 function(*fresh)
                 found.append("no error")
             except Exception as error:
-                # Of what does not converge LAPACK's code was seen to differ from run to run; why was not found out.
-                found.append(re.sub(r"error code: \d+", "error code", f"{type(error).__name__}: {error}"))
+                found.append(_words(error))
         found[-1] += f" {getattr(function, 'state', '')}"
     return found
+
+
+def _words(error: Exception | None) -> str:
+    """Of what does not converge LAPACK's code was seen to differ from run to run; why was not found out."""
+    return "" if error is None else re.sub(r"error code: \d+", "error code", f"{type(error).__name__}: {error}")
 
 
 def _differences(eager: list[str], compiled: list[str]) -> list[str]:
