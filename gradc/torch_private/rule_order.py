@@ -10,9 +10,9 @@ import dis
 from typing import Any
 
 from torch._dynamo import convert_frame, eval_frame, guards, output_graph, side_effects, symbolic_convert, utils
-from torch._dynamo.variables import SkipFunctionVariable, builder, builtin, functions, tensor, torch, user_defined
+from torch._dynamo.variables import SkipFunctionVariable, builder, builtin, functions, lists, tensor, torch, user_defined
 
-from gradc.torch_private.dynamo_names import FUNCTIONS, GETATTR, LIST_METHODS, LOADS_ATTRIBUTES
+from gradc.torch_private.dynamo_names import ANY_SET, FUNCTIONS, GETATTR, LIST_METHODS, LOADS_ATTRIBUTES
 from gradc.torch_private.patches import Place
 
 Row = tuple[tuple[tuple[Any, Any], ...], dict[str, str]]
@@ -197,6 +197,14 @@ _ROWS: tuple[Row, ...] = (
     (
         ((tensor.TensorVariable, "call_method"),),
         {"take_numpy_arguments": "", "take_numbers_in_tensors": ""},
+    ),
+    (
+        ((lists.ListVariable, "call_method"),),
+        {"sort_by_what_decides": "", "iterate_over_the_list_itself": "It looks at what Dynamo gives."},
+    ),
+    (
+        ((ANY_SET, "call_method"),),
+        {"answer_as_containers_do": "A key without a hash is looked for nowhere.", "keep_the_order_of_sets": ""},
     ),
     (
         ((tensor.TensorVariable, GETATTR),),

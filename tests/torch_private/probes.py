@@ -68,6 +68,8 @@ PROBES: dict[str, str] = {
     "pad_without_history": _OWN.format("padding", "requires_grad"),
     "read_parameter_groups_as_they_are": _FRONTEND.format("optimizers", "settings_are_read_as_they_are_and_may_change"),
     "let_handlers_see_errors": _FRONTEND.format("errors_in_try", "an_error_by_value_is_caught"),
+    "iterate_over_the_list_itself": _OWN.format("iterators", "gives_what_the_list_has"),
+    "answer_as_containers_do": "tests/semantics/test_builtin_types.py",
     "raise_as_python_does": _OWN.format("errors_of_python", "what_nobody_uses_raises"),
     "guard_where_functions_raise": _OWN.format("partial_functions", "of_an_integer"),
     "leave_the_process_as_it_is": _OWN.format("process_effects", "what_torchscript_traces_inside_is_not_compiled"),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import builtins
 import dis
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from torch._dynamo import polyfills
 from torch._dynamo.exc import raise_observed_exception
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.builtin import BuiltinVariable, GetAttrBuiltinVariable
@@ -23,6 +25,7 @@ from gradc.torch_private.dynamo_patches.operators import dispatch_tables
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around, before
 
+_POLYFILLS = str(pathlib.Path(polyfills.__file__).parent)  # in Python what is C
 _OF_THE_USERS = "gradc_raised_by_the_user"  # of an exception: a raise of the program has made it
 _LATE = (range, format)  # Dynamo looks at their arguments where their results are used
 
@@ -46,7 +49,7 @@ def _raise(original: Method, self: Any, inst: Any) -> Any:
     try:
         return original(self, inst)
     finally:
-        if inst.arg:  # not raised again
+        if inst.arg and not self.f_code.co_filename.startswith(_POLYFILLS):  # not raised again
             vars(getattr(self.exn_vt_stack, RAISED_EXCEPTION)())[_OF_THE_USERS] = True
 
 
