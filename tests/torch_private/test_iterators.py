@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,36 @@ def of_a_range(x: torch.Tensor, items: list[int]) -> Any:
     return y, list(numbers), list(numbers)
 
 
+def of_a_deque(x: torch.Tensor, items: list[int]) -> Any:
+    last = deque(items, 3)
+    iterator = iter(last)
+    y = x + next(iterator)
+    ends_the_graph()
+    return y, list(iterator), type(iterator).__name__
+
+
+def of_a_deque_that_grows(x: torch.Tensor, items: list[int]) -> Any:
+    last = deque(items)
+    try:
+        for item in last:
+            x = x + item
+            last.append(item)
+    except RuntimeError as error:
+        return x, str(error)
+
+
+def of_a_deque_that_grew(x: torch.Tensor, items: list[int]) -> Any:
+    last = deque(items, 3)
+    iterator = iter(last)
+    y = x + 1
+    ends_the_graph()
+    last.append(5)
+    try:
+        return y, list(iterator)
+    except RuntimeError as error:
+        return y, str(error)
+
+
 def of_no_iterator(x: torch.Tensor, items: Any) -> Any:
     try:
         return x + next(items)
@@ -143,7 +174,7 @@ def of_no_iterator(x: torch.Tensor, items: Any) -> Any:
 FUNCTIONS: list[Callable[..., Any]] = [
     *(appended, made_inside, zipped, mapped, at_its_end, sorted_under_it, replaced_under_it, cleared_in_a_loop),
     *(backwards, backwards_over_what_is_gone, backwards_behind_what_is_gone, grown_in_a_loop),
-    *(of_a_reversed_range, of_a_range, of_no_iterator),
+    *(of_a_reversed_range, of_a_range, of_a_deque, of_a_deque_that_grows, of_a_deque_that_grew, of_no_iterator),
 ]
 
 
