@@ -220,6 +220,31 @@ $new = next(it$u)
 $new = next(it$u) * 2
 $keep = (next(it$u, None) is None, next(it$u, "end"))
 
+## iterators over what changes
+items$u = [1, $n, 3]
+forwards$u, pairs$u, backwards$u = iter(items$u), zip(items$u, items$u), reversed(items$u)
+$new = $t * next(forwards$u)
+$BODY
+items$u.append(5)
+$keep = (list(forwards$u), list(pairs$u), list(backwards$u), list(forwards$u))
+
+## iterator of a range backwards
+numbers$u = reversed(range($n % 5))
+$new = $t + next(numbers$u, 0.5)
+$BODY
+$keep = list(numbers$u)
+
+## deque that changes under its iterator
+queue$u = collections.deque([1, 2], maxlen=2 + $n % 2)
+try:
+    for item$u in queue$u:
+        $var = $var + item$u
+        if $b:
+            queue$u.append(item$u)
+except RuntimeError as error$u:
+    $keep = str(error$u)
+$keep = ((queue$u * 2).maxlen, queue$u.copy())
+
 ## heap and bisection
 heap$u = [3, $n, 1.5]
 heapq.heapify(heap$u)

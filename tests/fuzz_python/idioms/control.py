@@ -389,6 +389,28 @@ if any(value$u > 1 for value$u in ($n, $f)):
 assert $n < 40, f"n is {$n}"
 assert isinstance($t, torch.Tensor)
 
+## asking forgiveness
+for given$u in ($t, [1, $n], None, "ab", 5):
+    try:
+        $var = $var + given$u.shape[0]
+    except AttributeError:
+        $var = $var * 0.5
+
+## what Python says of its errors
+for act$u in (lambda: [].nothing, lambda: (1, 2)[$n % 2 + 5], lambda: [1].index(7), lambda: len($n), lambda: next([1])):
+    try:
+        act$u()
+    except Exception as error$u:
+        $keep = (type(error$u).__name__, str(error$u))
+        $var = $var + 1
+
+## keywords that meet
+kwargs$u = {"a": $n}
+try:
+    $keep = dict(a=1, **kwargs$u) if $b else dict(b=1, **kwargs$u)
+except TypeError:
+    $var = $t * 3
+
 ## loop over the rows of a tensor
 total$u = 0.0
 for row$u in $x:
