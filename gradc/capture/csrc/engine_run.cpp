@@ -11,8 +11,8 @@
 #include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <algorithm>
-#include <tuple>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 namespace gradc {

@@ -56,6 +56,8 @@ def _hash(self: Any, tx: Any, name: str, args: Any, _kwargs: Any) -> None:
             kind = args[0].realize().python_type()
         except NotImplementedError:
             return
+        if kind is set and isinstance(self, ANY_SET):
+            end_graph("set that is looked for in a set", "Python looks for a frozenset of its items.")
         if kind.__hash__ is None:
             raise_observed_exception(TypeError, tx, args=[f"unhashable type: '{kind.__name__}'"])
 
