@@ -5,7 +5,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-warn-script-location
 STAMP  := .venv/.installed
 CSRC   := $(wildcard gradc/csrc/* gradc/*/csrc/* gradc/bindings/*)
 
-.PHONY: help venv demo test test-all check shadow sweep peers devices cuda patches fuzz fuzz-captured fuzz-python fuzz-steps hooks steps same-steps scripts races asan tsan bench world matrix wheel release types docs clean
+.PHONY: help venv demo test test-all check shadow sweep peers devices cuda patches fuzz fuzz-captured fuzz-python fuzz-types fuzz-steps hooks steps same-steps scripts races asan tsan bench world matrix wheel release types docs clean
 
 help:
 	@echo "make demo    train a small vision transformer; compare gradc with eager and torch.compile"
@@ -21,6 +21,7 @@ help:
 	@echo "make fuzz    random programs against eager (minutes); PROGRAMS=200 SEED=0; VARY=--vary: at several sizes; VARY=--chains: pointwise; VARY=--repeats: all twice; VARY=--straight: as steps"
 	@echo "make fuzz-captured   the same with backward captured by compiled autograd; FORWARD=gradc_captured: over compiled forwards"
 	@echo "make fuzz-python   random Python around tensor code against eager; PROGRAMS=200 SEED=0; 10,000 take an hour"
+	@echo "make fuzz-types   random expressions about values of Python's own types against eager; PROGRAMS=200 SEED=0; 10,000 take six minutes"
 	@echo "make fuzz-steps   random training steps, with all that happens between them, against eager; PROGRAMS=200 SEED=0"
 	@echo "make hooks   100,000 steps with new hooks at each, backward captured: memory flat, nothing captured again"
 	@echo "make steps   100,000 training steps, of a small compiled model and of a whole compiled step whose numbers change: memory flat, nothing compiled again"
@@ -105,6 +106,9 @@ fuzz-captured: venv
 
 fuzz-python: venv
 	$(BIN)/python -m tests.fuzz_python --programs $(PROGRAMS) --seed $(SEED)
+
+fuzz-types: venv
+	$(BIN)/python -m tests.fuzz_types --programs $(PROGRAMS) --seed $(SEED)
 
 fuzz-steps: venv
 	$(BIN)/python -m tests.fuzz_steps --programs $(PROGRAMS) --seed $(SEED)

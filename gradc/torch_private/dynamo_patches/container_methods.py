@@ -51,14 +51,14 @@ def _of_deque(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs
 
 def _hash(self: Any, tx: Any, name: str, args: Any, _kwargs: Any) -> None:
     """Python takes the hash of what it looks for, though it is not there; but for ``{}.pop``."""
-    if name in _LOOK_UP and args and not (name == "pop" and not self.items):
+    if name in _LOOK_UP and args:
         try:
-            kind = args[0].realize().python_type()
+            kind, own = args[0].realize().python_type(), self.python_type()
         except NotImplementedError:
             return
         if kind is set and isinstance(self, ANY_SET):
             end_graph("set that is looked for in a set", "Python looks for a frozenset of its items.")
-        if kind.__hash__ is None:
+        if kind.__hash__ is None and not (name == "pop" and own is dict and not self.items):
             raise_observed_exception(TypeError, tx, args=[f"unhashable type: '{kind.__name__}'"])
 
 
