@@ -24,7 +24,7 @@ from tests.fuzz_types.generate import NAMES, Program
 
 BAD = ("wrong",)
 _OF_ARGUMENTS = re.compile(
-    r"expected .*arguments?|takes .*arguments?|missing .*argument|keyword argument|hasattr\(\): attribute name"
+    r"expected .*arguments?|takes .*arguments?|missing .*argument|keyword argument|attribute name must be"
 )
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 

@@ -51,6 +51,7 @@ RAISE: dict[str, Callable[[], Any]] = {
     "unpacked number": lambda: unpacked(5),
     "arguments of append": lambda: [].append(),  # type: ignore[call-arg]
     "arguments of split": lambda: "a".split(5),  # type: ignore[arg-type]
+    "dictionary without items": lambda: collections.OrderedDict().popitem(),
     "codec": lambda: "a".encode("zz"),
     "reversed number": lambda: reversed(5),  # type: ignore[call-overload]
     "step of a range": lambda: range(1, 2, 0),
@@ -118,15 +119,16 @@ def test_the_programs_own_errors_are_one_graph() -> None:
         except ValueError as error:
             return x + error.args[1], error.args[0]
 
-    def raised_again(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        table = {"a": 1}
+    def ended(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        iterator = iter([1])
+        next(iterator)
         try:
-            table["b"]
-        except KeyError as error:
+            next(iterator)
+        except StopIteration as error:
             return x + 1, len(error.args)
         return x, 0
 
-    for function in (step, raised_again):
+    for function in (step, ended):
         assert str(gradc.compile(function, fullgraph=True)(torch.ones(2))) == str(function(torch.ones(2)))
 
 

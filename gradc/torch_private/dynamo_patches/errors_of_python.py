@@ -63,9 +63,8 @@ def _match(original: Method, self: Any) -> bool:
 
 
 def _has_eagers_words(error: Any) -> bool:
-    """Of the exceptions of generators and iterators, and of dictionaries, the argument is a value."""
-    kind = error.python_type()
-    return _OF_THE_USERS in vars(error) or kind is StopIteration or (kind is KeyError and bool(error.args))
+    """What the program has raised; and the end of an iterator, whose argument is a value."""
+    return _OF_THE_USERS in vars(error) or error.python_type() is StopIteration
 
 
 def _is_bound(tx: Any) -> bool:
