@@ -195,28 +195,24 @@ def _handled(compile: Compiler, refused: Refused) -> Callable[..., Any]:
     return run
 
 
-def _handled_in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
-    """The same between a backward pass and the update."""
-    w = torch.ones(2, requires_grad=True)
-    optimizer = torch.optim.SGD([w], 0.1)
+def _in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
+    """Between a backward pass and the update."""
+    return _step_with(compile, lambda w, arguments: refused.function(*arguments))
 
-    @compile
-    def step(*arguments: Any) -> Any:
-        loss = (w * w).sum()
-        loss.backward()
+
+def _handled_in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
+    """The same in a ``try``."""
+
+    def attempt(w: torch.Tensor, arguments: Any) -> None:
         try:
             refused.function(*arguments)
         except Exception:
             w.grad.mul_(2)  # type: ignore[union-attr]
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
 
-    return _with_state(step, w)
+    return _step_with(compile, attempt)
 
 
-def _in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
-    """Between a backward pass and the update."""
+def _step_with(compile: Compiler, act: Callable[..., Any]) -> Callable[..., Any]:
     w = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([w], 0.1)
 
@@ -224,7 +220,7 @@ def _in_step(compile: Compiler, refused: Refused) -> Callable[..., Any]:
     def step(*arguments: Any) -> Any:
         loss = (w * w).sum()
         loss.backward()
-        refused.function(*arguments)
+        act(w, arguments)
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
