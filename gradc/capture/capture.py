@@ -254,8 +254,8 @@ class Observer:
         if isinstance(event, Ran) or self._dependent.isdisjoint((*event.inputs, *event.outputs)):
             return event
         returned = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
-        waiting = {handle for slot in event.after.slots() for handle in self._handles.get(slot, (slot,))}
-        taken = tuple(position for position, slot in enumerate(event.inputs) if slot in self._dependent & waiting)
+        waiting = self._dependent & {handle for slot in event.after.slots() for handle in self._handles.get(slot, (slot,))}
+        taken = tuple(position for position, slot in enumerate(event.inputs) if slot in waiting)
         return dataclasses.replace(event, dependent=returned, dependent_inputs=taken)
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:

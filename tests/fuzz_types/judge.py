@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import re
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +31,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """``status``: ok, wrong, undefined: eager differs from itself, or the program is none that anybody writes."""
+    """``status``: ok, wrong, or undefined: the program is none that anybody writes."""
 
     status: str
     detail: str = ""
@@ -82,7 +82,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return kind, sorted(map(repr, value))
     if isinstance(value, dict):
-        return kind, [(_told(key), _told(each)) for key, each in value.items()], isinstance(value, Counter)
+        return kind, [(_told(key), _told(each)) for key, each in value.items()]
     if isinstance(value, BaseException):
         return kind, str(value), [*map(str, value.args)]
     if isinstance(value, Iterator):

@@ -333,7 +333,7 @@ void EngineRun::add(variable_list& buffer, size_t position, at::Tensor value) {
     old.add_(value);
   } else {
     const bool depends = observer_ && holders_.counts_unless_kept(old, value) && is_plain_buffer(old, stand_ins_);
-    const bool is_in_place = depends && holders_.counts_as_added_to(old, value); // in eager
+    const bool is_in_place = depends && !holders_.is_kept(old); // in eager
     const auto version = version_of(old);
     if (depends) {
       observer_->depends_on_holders(old);

@@ -82,16 +82,12 @@ bool Holders::is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor
 }
 
 bool Holders::is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const {
-  return counts_as_added_to(tensor, other) && find(tensor)->is_stealable;
+  return is_added_to_unless_kept(tensor, other) && find(tensor)->is_stealable && !is_kept(tensor);
 }
 
 bool Holders::counts_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const {
   const auto* value = find(tensor);
   return is_added_to_unless_kept(tensor, other) && (value->is_stealable || value->was_the_runs);
-}
-
-bool Holders::counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const {
-  return counts_unless_kept(tensor, other) && !is_kept(tensor);
 }
 
 bool Holders::is_from_boundary(const at::Tensor& tensor) const {

@@ -43,12 +43,12 @@ class Holders {
   bool may_add_in_place(const at::Tensor& tensor, const at::Tensor& other) const;
   // Whether a boundary returned the value, and eager adds `other` to it in place unless a hook has kept it.
   bool is_added_to_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
-  // Whether eager adds `other` to the value in place if no hook has kept it, of what a boundary returned or took.
+  // The same of what a boundary took, too: nobody writes into that, since it is foreign, but its version counts.
   bool counts_unless_kept(const at::Tensor& tensor, const at::Tensor& other) const;
   // The same as is_added_to_unless_kept, where no hook kept it: on another run one may.
   bool is_added_to_this_time(const at::Tensor& tensor, const at::Tensor& other) const;
-  // The same of what a boundary took, too: nobody writes into that, since it is foreign, but its version counts.
-  bool counts_as_added_to(const at::Tensor& tensor, const at::Tensor& other) const;
+  // Whether a hook has kept what a boundary returned or took.
+  bool is_kept(const at::Tensor& tensor) const;
   // Whether a boundary took or returned the value: who holds it may differ from run to run.
   bool is_from_boundary(const at::Tensor& tensor) const;
   // Of each value that a boundary has just returned, whether nobody but the run has it, nor its memory.
@@ -89,7 +89,6 @@ class Holders {
   Value& add(const at::Tensor& tensor);
   const Value* find(const at::Tensor& tensor) const;
   const void* first_of(const at::Tensor& tensor) const;
-  bool is_kept(const at::Tensor& tensor) const;
   bool is_walked(const at::Tensor& tensor) const;
   size_t num_waiting(const at::Tensor& tensor) const;
   size_t num_waiting_on(const void* storage) const;

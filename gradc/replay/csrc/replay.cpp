@@ -105,33 +105,29 @@ class Replay {
   }
 
   variable_list run_boundary(const Boundary& boundary, bool& is_kept_as_before) {
-    variable_list watched; // other nodes wait for it, too
-    std::vector<size_t> let_go;
-    for (const auto& expected : boundary.kept) {
-      const auto slot = boundary.inputs[expected.first];
-      watched.push_back(values_[slot]);
-      let_go.push_back(std::count(boundary.dying.begin(), boundary.dying.end(), slot));
-    }
-    const auto before = Holders::count(watched);
-    auto outputs = run_boundary(boundary);
-    const auto after = Holders::count(watched);
-    for (size_t i = 0; i < watched.size(); ++i) {
-      const bool is_kept = after[i] + let_go[i] > before[i] + num_among(outputs, watched[i]);
-      is_kept_as_before = is_kept_as_before && is_kept == boundary.kept[i].second;
-    }
-    return outputs;
-  }
-
-  variable_list run_boundary(const Boundary& boundary) {
-    variable_list inputs;
+    variable_list inputs, watched; // other nodes wait for the watched ones, too
     for (const auto slot : boundary.inputs) {
       inputs.push_back(slot < 0 ? at::Tensor() : values_[slot]);
+    }
+    for (const auto& expected : boundary.kept) {
+      watched.push_back(inputs[expected.first]);
     }
     for (const auto slot : boundary.inputs) {
       if (slot >= 0 && std::find(boundary.dying.begin(), boundary.dying.end(), slot) != boundary.dying.end()) {
         values_[slot].reset();
       }
     }
+    const auto before = Holders::count(watched);
+    auto outputs = run_live(boundary, std::move(inputs));
+    const auto are_kept = Holders::kept_among(watched, before, outputs);
+    is_kept_as_before = std::equal(
+        are_kept.begin(), are_kept.end(), boundary.kept.begin(), [](bool is_kept, const auto& expected) {
+          return is_kept == expected.second;
+        });
+    return outputs;
+  }
+
+  variable_list run_live(const Boundary& boundary, variable_list inputs) {
     auto& node = *walk_.nodes[boundary.node].node;
     if (!boundary.is_needed) {
       return call_hooks_alone(node, std::move(inputs));

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._dynamo.bytecode_transformation import create_call_function
 from torch._dynamo.exc import raise_observed_exception
@@ -27,8 +27,18 @@ from gradc.torch_private.dynamo_patches.ends import end_graph
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around, before
 
-_LIST = "gradc_list"  # of an iterator: the list, and how many items the list had if it goes backwards; else -1
-_AT_FIRST = "gradc_items"  # of a deque's iterator: the items that the deque had
+_OVER = "gradc_over"  # of an iterator: _Over
+
+
+class _Over(NamedTuple):
+    """Dynamo's variable of the list or deque. ``length``: how many items it had, of one that goes backwards over it.
+
+    ``at_first``: the items that it had, of a deque.
+    """
+
+    container: Any
+    length: int | None = None
+    at_first: list[Any] | None = None
 
 
 def iterate_over_the_list_itself() -> Patch:
@@ -71,28 +81,36 @@ def reversed_at(items: list[Any], place: int) -> Iterator[Any]:
 
 
 def _forwards(iterator: Any, self: Any, *_: Any) -> Any:
-    vars(iterator)[_LIST] = self, -1
+    vars(iterator)[_OVER] = _Over(self)
     return iterator
 
 
 def _of_deque(iterator: Any, self: Any, *_: Any) -> Any:
-    vars(iterator)[_AT_FIRST] = [*self.items]
-    return _forwards(iterator, self)
+    vars(iterator)[_OVER] = _Over(self, at_first=[*self.items])
+    return iterator
 
 
 def _method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     made = original(self, tx, name, args, kwargs)
     if name == "__reversed__" and type(made) is ListIteratorVariable:
-        vars(made)[_LIST] = self, len(self.items)
+        vars(made)[_OVER] = _Over(self, length=len(self.items))
     return made
 
 
 def _look(self: Any, *_: Any) -> None:
     """Take the items that the list has now."""
-    if _LIST in vars(self) and not self.is_exhausted:
-        items, length = vars(self)[_LIST]
-        _ask_for_changes(self, items)
-        self.items = items.items if length < 0 else _backwards(items.items, length, self.index)
+    over = _over(self)
+    if over is not None:
+        items = over.container.items
+        self.items = items if over.length is None else _backwards(items, over.length, self.index)
+
+
+def _over(iterator: Any) -> _Over | None:
+    """What the iterator is over: None at its end, where it stays, and of one that looks at nothing that changes."""
+    over: _Over | None = None if iterator.is_exhausted else vars(iterator).get(_OVER)
+    if over is not None and over.at_first is not None and [*map(id, over.at_first)] != [*map(id, over.container.items)]:
+        end_graph("deque that changes under its iterator", "Python raises where items were put in or taken out.")
+    return over
 
 
 def _backwards(items: list[Any], length: int, index: int) -> list[Any]:
@@ -102,22 +120,17 @@ def _backwards(items: list[Any], length: int, index: int) -> list[Any]:
     return [] if is_at_end else [*gone, *items[:length][::-1]]
 
 
-def _ask_for_changes(self: Any, items: Any) -> None:
-    at_first = vars(self).get(_AT_FIRST)
-    if at_first is not None and [*map(id, at_first)] != [*map(id, items.items)]:
-        end_graph("deque that changes under its iterator", "Python raises where items were put in or taken out.")
-
-
 def _rebuild(original: Method, self: Any, codegen: Any) -> None:
-    if _LIST not in vars(self) or self.is_exhausted:
+    over = _over(self)
+    if over is None:
         original(self, codegen)
         return
-    items, length = vars(self)[_LIST]
-    _ask_for_changes(self, items)
-    make = deque_iterator_at if _AT_FIRST in vars(self) else iterator_at if length < 0 else reversed_at
+    make, place = (deque_iterator_at if over.at_first is not None else iterator_at), self.index
+    if over.length is not None:
+        make, place = reversed_at, over.length - 1 - self.index
     codegen.add_push_null(lambda: codegen.load_import_from(__name__, make.__name__))
-    codegen(items)
-    codegen.append_output(codegen.create_load_const(self.index if length < 0 else length - 1 - self.index))
+    codegen(over.container)
+    codegen.append_output(codegen.create_load_const(place))
     codegen.extend_output(create_call_function(2, False))
 
 
