@@ -46,7 +46,7 @@ def _bounded(made: Any, self: Any, *_: Any) -> Any:
 
 def _of_deque(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     made = original(self, tx, name, args, kwargs)
-    return _bounded(made, self) if name in ("copy", "__copy__", "__mul__", "__rmul__") else made
+    return _bounded(made, self) if name == "copy" else made
 
 
 def _hash(self: Any, tx: Any, name: str, args: Any, _kwargs: Any) -> None:
