@@ -1,49 +1,180 @@
-"""The prototype's Python: recording what a unit calls, making Programs of its pieces, and what is patched.
+"""The prototype's Python: recording what a unit calls, backward passes as Programs, and what is patched.
 
 live(step, optimizers) -> step
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc.backends import lookup_backend
+from gradc.ir.known import handle_of
 from gradc.ir.program import Program
 from gradc.ir.recorder import Recorder
-from gradc.ir.values import Ref
+from gradc.ir.values import Instruction, Ref, leaves
 from gradc.passes import pipeline
+from gradc.torch_private.autograd import set_version
 from prototypes.live.ext import ext
 
-OP, BACKWARD, GRAD, OBSERVE, END = range(5)
-_KEY = "TESTING_ONLY_GenericMode"
-_real_backward, _real_grad = torch.autograd.backward, torch.autograd.grad
+OP, ENGINE, FUNCTION, REQUIRES, END = range(5)
+MATCH, RECORD = 1, 2
+_engine = torch.autograd.graph._engine_run_backward
+_detach = torch.ops.aten.detach.default
+_MOVES_MEMORY = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_", "aten::set_data", "aten::as_strided_"})
+
+
+class _Answers(TorchDispatchMode):
+    """What calls are answered with while history is made: the results that their kernels gave when they were met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: collections.deque[Instruction] = collections.deque()
+        self.flats: dict[int, torch.Tensor] = {}
+        self.anew: dict[int, torch.Tensor] = {}
+        self.is_real = True
+        self.are_empty = False  # of a backward pass whose results nobody takes
+        self.slots: Any = ()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.is_real:
+            return self._made_anew(op, op(*args, **kwargs))
+        if op.is_view or op is _detach:
+            return op(*args, **kwargs)
+        if not _makes_tensors(op):  # it checks, or counts
+            if self.calls and self.calls[0].op is op:
+                self.calls.popleft()
+            return op(*args, **kwargs)
+        while self.are_empty and self.calls and self.calls[0].op is not op:
+            self.calls.popleft()  # who holds a gradient decides whether the engine copies it
+        if self.are_empty and not self.calls:
+            return op(*args, **kwargs)
+        if not self.calls or self.calls[0].op is not op:
+            raise RuntimeError(f"live: {op} where {self.calls[0].op if self.calls else 'nothing'} was recorded")
+        call = self.calls.popleft()
+        if op._schema.is_mutable:
+            with _counting_writes(op, args):
+                return _written(op, args, kwargs, call, self._made)
+        made = [None if out is None else self._made(out) for out in call.outs]
+        return made if call.returns_list else made[0]
+
+    def _made_anew(self, op: Any, result: Any) -> Any:
+        """What comes out of a backward pass that runs once more, because its history is wanted: other tensors, same values."""
+        while self.calls and self.calls[0].op is not op and self.calls[0].op is _detach:
+            self.calls.popleft()
+        if self.calls and self.calls[0].op is op:
+            outs = self.calls.popleft().outs
+            self.anew.update((out, leaf) for out, leaf in zip(outs, leaves(result)) if out is not None)
+        return result
+
+    def _made(self, flat: int) -> torch.Tensor:
+        if not self.are_empty:
+            return self.flats[flat]
+        meta = self.slots[flat].meta
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+
+
+@contextlib.contextmanager
+def _counting_writes(op: Any, args: Any) -> Iterator[None]:
+    """A write into the tensors of a list counts in their versions, which torch forgets under a mode."""
+    is_foreach = op._schema.name.startswith("aten::_foreach_")  # each is a loop of calls; what is fused is not counted
+    lists = [
+        value
+        for value, argument in zip(args, op._schema.arguments)
+        if is_foreach and argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, (list, tuple))
+    ]
+    before = [tensor._version for tensor in leaves(lists)]
+    yield
+    for tensor, version in zip(leaves(lists), before, strict=True):
+        if tensor._version == version:
+            set_version(tensor, version + 1)
+
+
+def _makes_tensors(op: Any) -> bool:
+    return op._schema.is_mutable or any("Tensor" in str(result.type) for result in op._schema.returns)
+
+
+def _written(op: Any, args: Any, kwargs: Any, call: Instruction, made: Any) -> Any:
+    """The results of an op that writes: arguments, as its schema says, and what it makes besides."""
+    schema, found = op._schema, []
+    if not schema.returns:
+        return None
+    by_name = {argument.name: value for argument, value in zip(schema.arguments, args)} | kwargs
+    of_set = {next(iter(a.alias_info.before_set)): by_name[a.name] for a in schema.arguments if a.alias_info is not None}
+    outs = iter(call.outs)
+    for result in schema.returns:
+        if result.alias_info is not None and result.alias_info.before_set:
+            value = of_set[next(iter(result.alias_info.before_set))]
+            found.append(value)
+            for _ in leaves(value):
+                next(outs, None)
+        else:
+            out = next(outs)
+            found.append(None if out is None else made(out))
+    return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+
+@dataclasses.dataclass
+class _Path:
+    """A unit from begin to end: for each node its calls."""
+
+    spans: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)  # node -> first, last
+    outs: dict[int, list[int]] = dataclasses.field(default_factory=dict)  # node -> flats that Python has
+    ends: dict[int, tuple[int, int, int]] = dataclasses.field(default_factory=dict)  # node -> how many calls, slots, inputs then
+    recorded: Any = None  # with the calls
 
 
 class _Recorder(Recorder):
-    """Also notes whether something was read, or has a size that depends on data."""
+    """Also notes whether something was read, or memory moved."""
 
-    reads = False
+    asks = reads = moves = False  # for a number; of what size something is; for other memory
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _is_read(op, args):
-            self.reads = True
-        return super().__torch_dispatch__(op, types, args, kwargs)
+        self.asks = self.asks or torch.Tag.data_dependent_output in op.tags
+        self.reads = self.reads or _has_size_of_data(op, args)
+        self.moves = self.moves or op._schema.name in _MOVES_MEMORY or torch.Tag.inplace_view in op.tags
+        with _counting_writes(op, args):
+            return super().__torch_dispatch__(op, types, args, kwargs)
 
-    def slot(self, tensor: torch.Tensor) -> int:
-        slot = self.slot_of(tensor)
-        slot = self.slot_of_alias(tensor) if slot is None else slot
-        return -1 if slot is None else slot
+    def go_on(self, path: _Path, node: int, flats: dict[int, torch.Tensor]) -> None:
+        """Behind what an earlier recording holds up to this node."""
+        num_calls, num_slots, num_inputs = path.ends[node]
+        program = path.recorded
+        self.instructions[:], self.slots[:], self.inputs[:] = (
+            program.instructions[:num_calls],
+            program.slots[:num_slots],
+            program.inputs[:num_inputs],
+        )
+        self.declared.update((slot, position) for position, slot in enumerate(self.inputs))
+        self.constants.update((slot, value) for slot, value in program.constants.items() if slot < num_slots)
+        for slot in self.slots:
+            self._names.unique(slot.name, is_tensor=slot.meta is not None)
+        for flat, tensor in flats.items():
+            self.known.add(flat, tensor)
+
+    def flat(self, tensor: torch.Tensor, first: int) -> int:
+        """The flat of a tensor: of what the calls from ``first`` on made, rather than of what it is another handle of."""
+        flat, handle = self.slot_of(tensor), handle_of(tensor)
+        if flat is not None:
+            return flat
+        for call in reversed(self.instructions[first:]):
+            for out in call.outs:
+                if out is not None and handle_of(self.tensor_of(out)) == handle:
+                    return out
+        flat = self.slot_of_alias(tensor)
+        return -1 if flat is None else flat
 
 
-def _is_read(op: Any, args: Any) -> bool:
-    if torch.Tag.data_dependent_output in op.tags:
-        return True
+def _has_size_of_data(op: Any, args: Any) -> bool:
     if torch.Tag.dynamic_output_shape not in op.tags:
         return False
     if op in (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor):
@@ -51,82 +182,117 @@ def _is_read(op: Any, args: Any) -> bool:
     return True
 
 
-@dataclasses.dataclass
-class _Path:
-    """A unit from begin to end: for each node its calls."""
-
-    spans: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # node, first, last
-    boundaries: dict[int, tuple[int, int]] = dataclasses.field(
-        default_factory=dict
-    )  # node -> calls before it, calls before the next
-    args: dict[int, list[int]] = dataclasses.field(default_factory=dict)  # boundary -> flats that it reads
-    externals: dict[int, int] = dataclasses.field(default_factory=dict)  # flat -> slot
-    flats: dict[int, int] = dataclasses.field(default_factory=dict)  # slot -> flat
-    program: Program | None = None
-    alive: list[int] = dataclasses.field(default_factory=list)  # flats
-
-
 class Callbacks:
     """What the extension asks of Python."""
 
     def __init__(self) -> None:
         self.paths: list[_Path] = []
-        self.ends: dict[int, _Path] = {}
-        self.path: _Path | None = None
+        self.path: _Path = _Path()
         self.recorder: Any = None
-        self.flats_of_nodes: dict[int, list[int]] = {}
-        self.why: dict[str, int] = {}
+        self.calls: dict[int, list[Instruction]] = {}
+        self.slots: dict[int, Any] = {}  # of the backward passes among the nodes
+        self.why: collections.Counter[str] = collections.Counter()
+        self.answers, self.answering = _Answers(), contextlib.ExitStack()
+        self.paths_of: dict[int, _Path] = {}
+        self.problem, self._last = "", 0
 
-    # ---- recording
+    # ---- history
 
     def begin(self) -> None:
+        self.answers.is_real = True
+        self.answers.anew.clear()
+        self.answering.enter_context(self.answers)
+
+    def answer(self, node: int, kind: int, is_real: bool, flats: dict[int, torch.Tensor]) -> None:
+        answers = self.answers
+        answers.is_real = kind == ENGINE and is_real
+        calls = self.calls.get(node, ())
+        kernels = (call for call in calls if answers.is_real or not (call.op.is_view or call.op is _detach))
+        answers.calls = collections.deque(kernels)
+        answers.flats, answers.are_empty, answers.slots = flats, kind == ENGINE, self.slots.get(node)
+
+    def answered(self) -> None:
+        answers = self.answers
+        if not answers.is_real and not answers.are_empty and answers.calls:
+            raise RuntimeError(f"live: {answers.calls[0].op} was recorded, and not called again")
+        answers.is_real = True
+        answers.calls.clear()
+
+    def begun(self, node: int, flats: dict[int, torch.Tensor]) -> None:
+        """History is there. ``node``: from where on all is recorded; negative where nothing is."""
+        self.answering.close()
+        if node < 0:
+            return
         self.path, self.problem = _Path(), ""
         self.recorder = _Recorder("live", lift=self._unknown)
+        self.path.recorded = self.recorder
+        before = self.paths_of.get(node)
+        if before is not None:
+            self.recorder.go_on(before, node, self.answers.anew | flats)
+            for flat, tensor in self.answers.anew.items():
+                self.recorder.known.add(flat, tensor)
+            kept = dict(before.ends)
+            nodes = list(before.spans)
+            for each in nodes[: nodes.index(node) + 1]:
+                self.path.spans[each], self.path.outs[each], self.path.ends[each] = before.spans[each], before.outs[each], kept[each]
+        self.answers.anew.clear()
+        self._last = len(self.recorder.instructions)
         self.recorder.__enter__()
-        self._last = 0
+
+    # ---- recording
 
     def _unknown(self, tensor: torch.Tensor) -> int:
         slot = self.recorder.slot_of_alias(tensor)
         return self.recorder.add_phantom(tensor) if slot is None else slot
 
-    def before(self, externals: list[tuple[int, torch.Tensor]]) -> None:
-        recorder = self.recorder
-        for slot, tensor in externals:
-            known = recorder.slot_of_alias(tensor)
-            if known is not None:
-                self.problem = self.problem or "two handles of one memory"
-            flat = recorder.add_input(tensor, "external")
-            self.path.externals[flat], self.path.flats[slot] = slot, flat
-        recorder.reads = False
+    def before(self, externals: list[tuple[int, torch.Tensor]]) -> list[int]:
+        self.recorder.asks = self.recorder.reads = self.recorder.moves = False
+        return [self.recorder.add_input(tensor, "external") for _, tensor in externals]
 
-    def after(self, node: int, kind: int, name: str, outs: Any, is_scalar: bool, args: list[int]) -> tuple[list[int], bool]:
-        path, recorder = self.path, self.recorder
-        flats = [recorder.slot(tensor) for _, _, tensor in outs]
-        if self.flats_of_nodes.setdefault(node, flats) != flats:
-            self.problem = "the same calls, other slots"
-        for (slot, is_new, _), flat in zip(outs, flats, strict=True):
-            if is_new:
-                path.flats[slot] = flat
-        now = len(recorder.instructions)
-        is_boundary = kind in (OBSERVE, END) or (kind == OP and (is_scalar or recorder.reads))
-        if kind != OP and recorder.reads and kind != OBSERVE:
-            self.problem = "a backward pass that reads"
-        path.spans.append((node, self._last, now))
-        if is_boundary:
-            path.boundaries[node] = (self._last, now)
-            path.args[node] = [path.flats[slot] for slot in args]
-        self._last = now
-        recorder.reads = False
-        return flats, is_boundary
+    def after(self, node: int, kind: int, outs: Any) -> tuple[list[int], list[Any], bool]:
+        path, recorder, first = self.path, self.recorder, self._last
+        calls = recorder.instructions[first:]
+        flats = [recorder.flat(tensor, first if is_new else 0) for is_new, tensor in outs]
+        path.spans[node], path.outs[node] = (first, len(recorder.instructions)), flats
+        path.ends[node] = len(recorder.instructions), len(recorder.slots), len(recorder.inputs)
+        path.recorded = recorder
+        self.paths_of[node] = path
+        if node not in self.calls:
+            self.calls[node] = calls
+        if kind == ENGINE:
+            self.slots[node] = recorder.slots
+        self._last = len(recorder.instructions)
+        read = {slot for call in calls for slot in call.reads}
+        is_known = not any(recorder.slots[slot].label for slot in read) and not recorder.moves
+        is_known = is_known and not (kind == ENGINE and recorder.asks)
+        if not is_known or (kind == ENGINE and not recorder.reads):
+            return flats, [], is_known
+        return flats, [self._described(call) for call in calls], True
 
-    def moved(self, slot: int, tensor: torch.Tensor) -> None:
-        flat = self.path.flats.get(slot, -1)
-        if flat >= 0:
-            self.recorder.known.add(flat, tensor)
+    def _described(self, call: Instruction) -> tuple[Any, ...]:
+        """A call for the extension: its op, an argument of each kind, its results, and their shapes where data decides."""
+        args = []
+        for position, argument in enumerate(call.op._schema.arguments):
+            if position < len(call.args):
+                args.append(_argument(call.args[position]))
+            elif argument.name in call.kwargs:
+                args.append(_argument(call.kwargs[argument.name]))
+            else:
+                args.append(("default",))
+        is_dynamic = torch.Tag.dynamic_output_shape in call.op.tags
+        shapes = [list(self.recorder.slots[out].meta.shape) for out in call.outs] if is_dynamic else []
+        outs = [-1 if out is None else out for out in call.outs]
+        return call.op._schema.name, call.op._schema.overload_name, args, outs, shapes
+
+    def moved(self, flat: int, tensor: torch.Tensor) -> None:
+        self.recorder.known.add(flat, tensor)
+
+    def looked_at(self) -> None:
+        self.problem = self.problem or "history is looked at"
 
     def abort(self, why: str) -> None:
         self._close()
-        self.why[why] = self.why.get(why, 0) + 1
+        self.why[why] += 1
 
     def _close(self) -> None:
         if self.recorder is not None:
@@ -134,84 +300,49 @@ class Callbacks:
             self.recorder.forget_tensors()
             self.recorder = None
 
-    def done(self, end: int) -> bool:
-        recorder, path = self.recorder, self.path
-        path.spans.append((end, self._last, self._last))
-        path.boundaries[end] = (self._last, self._last)
-        path.args[end] = []
-        path.program = recorder.program([])
-        self._close()
-        return True
-
-    def finish(self, end: int, alive: list[int]) -> bool:
+    def finish(self, end: int) -> bool:
         path = self.path
-        path.alive = [path.flats[slot] for slot in alive]
-        problem = self.problem or _why_not(path)
-        if problem:
-            self.why[problem] = self.why.get(problem, 0) + 1
+        self._close()
+        if self.problem:
+            self.why[self.problem] += 1
             return False
         self.paths.append(path)
-        self.ends[end] = path
-        for node in path.boundaries:
-            ext.invalidate(node)
+        for node in path.spans:
+            if node in self.slots:
+                ext.invalidate(node)
         return True
-
-    def widen(self, end: int, alive: list[int]) -> None:
-        path = self.ends[end]
-        path.alive = [path.flats[slot] for slot in alive]
-        for node in path.boundaries:
-            ext.invalidate(node)
 
     # ---- making Programs
 
-    def compile(self, node: int) -> tuple[Any, list[tuple[bool, int]], list[int]]:
-        paths = [path for path in self.paths if node in path.boundaries]
-        if not paths:
-            return False, [], []
-        first, last, _ = _extent(paths[0], node)
-        needed: dict[int, None] = {}
-        for path in paths:
-            needed.update(dict.fromkeys(_needed(path, node, last)))
-        path = paths[0]
-        program = path.program
-        dropped = _dropped(path)
-        calls = [call for index, call in enumerate(program.instructions[first:last], first) if index not in dropped]
+    def compile(self, node: int) -> tuple[Any, list[int], list[int]]:
+        paths = [path for path in self.paths if node in path.spans] or [self.paths_of[node]]
+        first, last = paths[0].spans[node]
+        calls = paths[0].recorded.instructions[first:last]
+        needed = {flat for path in paths for call in path.recorded.instructions[path.spans[node][1] :] for flat in call.reads}
         made = {out for call in calls for out in call.outs if out is not None}
-        outputs = [flat for flat in needed if flat in made and flat not in path.externals]
-        reads = dict.fromkeys(slot for call in calls for slot in call.reads)
-        before: set[int] = set()
-        inputs = []
-        for call in calls:  # an in-place result is the slot itself, made before
-            inputs += [slot for slot in call.reads if slot not in before and slot not in program.constants]
+        before, inputs = set[int](), dict[int, None]()
+        for call in calls:
+            inputs.update((flat, None) for flat in call.reads if flat not in before and flat not in paths[0].recorded.constants)
             before.update(call.reads)
             before.update(out for out in call.outs if out is not None)
-        inputs = list(dict.fromkeys(inputs))
-        outputs = [flat for flat in outputs if flat not in inputs]
+        outputs = [flat for flat in dict.fromkeys(paths[0].outs[node]) if flat in made and flat not in inputs]
+        outputs += sorted(flat for flat in (needed & made) - set(outputs) if flat not in inputs)
         if not calls:
             return None, [], []
-        piece = Program(
-            "live",
-            program.slots,
-            tuple(inputs),
-            {k: v for k, v in program.constants.items() if k in reads},
-            tuple(calls),
-            tuple(map(Ref, outputs)),
-        )
-        own = made - set(inputs)
-        if all(slot in own for call in calls for slot in call.writes):
+        program = paths[0].recorded
+        constants = {flat: value for flat, value in program.constants.items() if flat in before}
+        piece = Program("live", program.slots, tuple(inputs), constants, tuple(calls), tuple(map(Ref, outputs)))
+        if all(flat in made and flat not in inputs for call in calls for flat in call.writes):
             piece = pipeline.run(pipeline.joined(outputs), piece)
-        run = lookup_backend("replay")(piece)
-        ins = [(True, path.externals[slot]) if slot in path.externals else (False, slot) for slot in piece.inputs]
-        return run, ins, outputs
+        return lookup_backend("replay")(piece), list(piece.inputs), outputs
 
     # ---- calls of autograd's
 
-    def really_backward(self, loss: torch.Tensor) -> None:
-        _real_backward(loss)
-
-    def really_grad(self, outs: Any, ins: Any, grads: Any, flags: str) -> Any:
-        retain, create, unused = (None if flag == "n" else flag == "1" for flag in flags)
-        return _real_grad(outs, ins, grads, retain, create, allow_unused=unused)
+    def really_run(self, outs: Any, grads: Any, ins: Any, flags: str) -> Any:
+        keep, create, unused, accumulate = (flag == "1" for flag in flags)
+        return _engine(
+            tuple(outs), tuple(grads), keep, create, tuple(ins), allow_unreachable=unused, accumulate_grad=accumulate
+        )
 
     def really_apply(self, flags: str, ins: Any) -> Any:
         cls, template = _TEMPLATES[int(flags)]
@@ -222,6 +353,15 @@ class Callbacks:
         return (result,)
 
 
+def _argument(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Ref):
+        return ("slot", value.slot)
+    if isinstance(value, (tuple, list)) and any(isinstance(part, Ref) for part in value):
+        has_none = any(part is None for part in value)
+        return ("optlist" if has_none else "list", [-1 if part is None else part.slot for part in value])
+    return ("constant", value)
+
+
 _FUNCTIONS = os.environ.get("LIVE_FUNCTIONS") == "1"  # Functions as ops, whose Python does not run where they are answered
 _TENSOR = object()
 _TEMPLATES: list[tuple[Any, tuple[Any, ...]]] = []
@@ -230,9 +370,9 @@ _real_apply = torch.autograd.Function.apply.__func__
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    if ext.mode() in (1, 2) and not _FUNCTIONS:
+    if ext.mode() in (MATCH, RECORD) and not _FUNCTIONS:
         ext.leave("a Function")
-    if ext.mode() in (1, 2) and not kwargs and cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
+    if ext.mode() in (MATCH, RECORD) and not kwargs and cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         template = tuple(_TENSOR if isinstance(arg, torch.Tensor) else arg for arg in args)
         key = (cls, *("t" if arg is _TENSOR else (type(arg), repr(arg)) for arg in template))
@@ -246,158 +386,54 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _real_apply(cls, *args, **kwargs)
 
 
-def _dropped(path: _Path) -> set[int]:
-    return {index for first, last in path.boundaries.values() for index in range(first, last)}
-
-
-def _extent(path: _Path, node: int) -> tuple[int, int, int]:
-    """First call of the piece before this boundary, and the one after its last."""
-    before = 0
-    for other, (first, last) in path.boundaries.items():
-        if other == node:
-            return before, first, last
-        before = last
-    raise AssertionError(node)
-
-
-def _needed(path: _Path, node: int, last: int) -> list[int]:
-    later = [slot for call in path.program.instructions[last:] for slot in call.reads]
-    is_later, args = False, []
-    for other in path.boundaries:
-        is_later = is_later or other == node
-        if is_later:
-            args += path.args[other]
-    return later + args + path.alive
-
-
-def _why_not(path: _Path) -> str:
-    program, dropped = path.program, _dropped(path)
-    phantoms = {index for index, slot in enumerate(program.slots) if slot.label}
-    end = list(path.boundaries)[-1]
-    before_end = max((last for node, (_, last) in path.boundaries.items() if node != end), default=0)
-    for index, call in enumerate(program.instructions):
-        if index in dropped:
-            continue
-        if phantoms & set(call.reads):
-            return f"tensor of unknown origin: {call.op}"
-        if index < before_end:
-            if any(slot in path.externals for slot in call.writes):
-                return "write into what is outside, before a read"
-            if torch.Tag.nondeterministic_seeded in call.op.tags:
-                return "random numbers before a read"
-    if any(flat < 0 for flat in path.alive) or any(flat < 0 for flats in path.args.values() for flat in flats):
-        return "value that no call made"
-    return ""
-
-
 # ---- what Python meets
 
 
-# The signatures are autograd's own.
-def _backward(
-    tensors: Any,
-    grad_tensors: Any = None,
-    retain_graph: Any = None,
-    create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
-) -> None:
-    if ext.mode() not in (1, 2):
-        return _real_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-    loss = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
-    is_one = isinstance(tensors, torch.Tensor) or len(tensors) == 1
-    grads = grad_tensors is None or (isinstance(grad_tensors, (tuple, list)) and grad_tensors[0] is None)
-    if is_one and grads and not retain_graph and not create_graph and not inputs:
-        if ext.backward(loss):
-            return None
-    else:
-        ext.leave("backward of another kind")
-    return _real_backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-
-
-def _flag(value: Any) -> str:
-    return "n" if value is None else "1" if value else "0"
-
-
-def _grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
-    retain_graph: Any = None,
-    create_graph: bool = False,
-    only_inputs: bool = True,
-    allow_unused: Any = None,
-    is_grads_batched: bool = False,
-    materialize_grads: bool = False,
-) -> Any:
-    if ext.mode() in (1, 2):
-        outs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-        ins = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        grads = [grad_outputs] if isinstance(grad_outputs, torch.Tensor) else grad_outputs
-        if (
-            only_inputs
-            and not is_grads_batched
-            and not materialize_grads
-            and (grads is None or all(g is not None for g in grads))
-        ):
-            found = ext.grad(outs, ins, grads, _flag(retain_graph) + _flag(create_graph) + _flag(allow_unused))
-            if found is not None:
+def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if ext.mode() in (MATCH, RECORD):
+        grads, keep, create, inputs, *rest = args
+        names = dict(zip(("allow_unreachable", "accumulate_grad"), rest)) | kwargs
+        unused, accumulate = bool(names.get("allow_unreachable")), bool(names.get("accumulate_grad"))
+        all_tensors = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in (*t_outputs, *inputs))
+        if all_tensors and not (create and accumulate) and not (accumulate and inputs):
+            flags = "".join("1" if flag else "0" for flag in (keep, create, unused, accumulate))
+            is_done, found = ext.engine(list(t_outputs), list(grads), list(inputs), flags)
+            if is_done:
                 return found
         else:
-            ext.leave("gradients of another kind")
-    return _real_grad(
-        outputs,
-        inputs,
-        grad_outputs,
-        retain_graph,
-        create_graph,
-        only_inputs,
-        allow_unused,
-        is_grads_batched,
-        materialize_grads,
-    )
+            ext.leave("backward of another kind")
+    return _engine(t_outputs, *args, **kwargs)
 
 
 callbacks = Callbacks()
 ext.configure(callbacks)
-_METHODS = ("numpy", "tolist", "data_ptr", "__dlpack__", "__array__")
-_ASKING = (
-    "untyped_storage",
-    "storage",
-    "__deepcopy__",
-    "__reduce_ex__",
-    "register_hook",
-    "retain_grad",
-    "_is_view",
-    "register_post_accumulate_grad_hook",
-)
-_PROPERTIES = ("grad_fn", "data", "_version", "_base")
+_ASKING = ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
+_PROPERTIES = ("grad_fn", "_backward_hooks", "output_nr")
+_SETTERS = ("data", "_backward_hooks")
 _LEAVING = (
-    (torch, "manual_seed"),
-    (torch, "seed"),
-    (torch, "get_rng_state"),
-    (torch, "set_rng_state"),
-    (torch.random, "manual_seed"),
-    (torch.random, "get_rng_state"),
-    (torch.random, "set_rng_state"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
+    (torch.autograd.forward_ad, "enter_dual_level"),
     (torch, "set_default_dtype"),
     (torch, "use_deterministic_algorithms"),
     (torch, "compile"),
     (torch.autograd.set_detect_anomaly, "__init__"),
+    (torch.utils, "swap_tensors"),
+    (torch.inference_mode, "__enter__"),  # what it ends with is the dispatcher's state from before it
 )
 
 
 @functools.cache
 def patch() -> None:
-    """Let autograd's entries and the observers that do not dispatch come by."""
-    torch.autograd.backward, torch.autograd.grad = _backward, _grad
+    """Let autograd's entries and those who look at its history come by."""
+    torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = _run_backward
     torch.autograd.Function.apply = classmethod(_apply)
-    for name in _METHODS:
-        setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name)))
     for name in _PROPERTIES:
         base = getattr(torch._C.TensorBase, name)
-        setattr(torch.Tensor, name, property(_observing(base.__get__, ext.ask), _leaving(base.__set__, name)))
+        setattr(torch.Tensor, name, property(_observing(base.__get__, only_looks=True), base.__set__))
+    for name in _SETTERS:
+        base = getattr(torch._C.TensorBase, name)
+        getter = torch.Tensor.__dict__[name].fget if name in torch.Tensor.__dict__ else base.__get__
+        setattr(torch.Tensor, name, property(getter, _observing_setter(base.__set__)))
     requires, is_required = torch.Tensor.requires_grad_, torch._C.TensorBase.requires_grad
 
     def requires_grad_(self: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
@@ -406,12 +442,10 @@ def patch() -> None:
     torch.Tensor.requires_grad_ = requires_grad_
     torch.Tensor.requires_grad = property(is_required.__get__, lambda self, on: requires_grad_(self, on))
     for name in _ASKING:
-        setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name), ext.ask))
+        setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name)))
     for name in ("_make_subclass", "_make_wrapper_subclass", "as_subclass"):
         function = getattr(torch.Tensor, name)
-        setattr(
-            torch.Tensor, name, _leaving(function, name) if name == "as_subclass" else staticmethod(_leaving(function, name))
-        )
+        setattr(torch.Tensor, name, _leaving(function, name) if name == "as_subclass" else staticmethod(_leaving(function, name)))
     for owner, name in _LEAVING:
         setattr(owner, name, _leaving(getattr(owner, name), name))
 
@@ -425,11 +459,19 @@ def _leaving(function: Callable[..., Any], why: str) -> Callable[..., Any]:
     return call
 
 
-def _observing(method: Callable[..., Any], observe: Callable[..., Any] = ext.observe) -> Callable[..., Any]:
+def _observing(method: Callable[..., Any], only_looks: bool = False) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        observe(self)
+        ext.ask(self, only_looks)
         return method(self, *args, **kwargs)
+
+    return call
+
+
+def _observing_setter(setter: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: torch.Tensor, value: Any) -> None:
+        ext.ask(self, False)
+        setter(self, value)
 
     return call
 
@@ -442,7 +484,7 @@ def live(step: Callable[..., Any], optimizers: Any) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if ext.mode() != 0:
+        if ext.mode() != 0 or torch.is_anomaly_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return step(*args, **kwargs)
         ext.start()
         try:
