@@ -17,7 +17,6 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -76,12 +75,35 @@ struct Call {
   bool has_aliases = false;                  // a view, or a write: of those autograd's books are kept
   std::vector<int> written_lists;            // arguments; only eager's autograd counts the versions of lists
 };
+struct Stub : torch::autograd::Node {
+  std::string of;
+  explicit Stub(std::string name) : of(std::move(name)) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+    TORCH_CHECK(
+        false,
+        "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved "
+        "intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to "
+        "backward through the graph a second time or if you need to access saved tensors after calling backward.");
+  }
+  std::string name() const override { return of; }
+};
+c10::intrusive_ptr<Stub> stub_of(const std::string& name) {
+  static auto& stubs = *new std::map<std::string, c10::intrusive_ptr<Stub>>;
+  auto& stub = stubs[name];
+  if (!stub) {
+    stub = c10::make_intrusive<Stub>(name);
+    c10::impl::ExcludeDispatchKeyGuard guard(kPython);
+    stub->add_input_metadata(at::empty({0}));
+  }
+  return stub;
+}
+
 struct Out {
   int slot;
   bool is_new;
   Meta meta;
   int flat = -1;
-  std::string grad_fn;
+  c10::intrusive_ptr<Stub> stub;
 };
 struct Return { int kind; std::vector<int> outs; IValue other; };  // 0 a tensor, 1 a list, 2 anything else
 struct External { int slot; Meta meta; int flat = -1; };
@@ -121,6 +143,7 @@ struct Node {
   std::vector<Out> outs;
   std::vector<Return> returns;
   std::vector<Call> calls;
+  std::vector<std::pair<int, int>> handles;  // flats that are other handles of others, as saved outputs are
   std::vector<int> turned;   // slots that require a gradient from here on, though no result says so: bases of views
   std::vector<int> freed;    // END: slots that may be alive, since backward() has freed their history
   // ENGINE
@@ -129,26 +152,60 @@ struct Node {
   std::vector<int> plan_ins, plan_outs, leaves;  // whose hooks would run
 };
 
-struct Stub : torch::autograd::Node {
-  std::string of;
-  explicit Stub(std::string name) : of(std::move(name)) {}
-  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
-    TORCH_CHECK(
-        false,
-        "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved "
-        "intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to "
-        "backward through the graph a second time or if you need to access saved tensors after calling backward.");
-  }
-  std::string name() const override { return of; }
-};
-
 // ---- the unit under way
 
+// Which slot a tensor is. Forgets all at once.
+class Known {
+  struct Entry { TensorImpl* object = nullptr; int slot = -1; uint32_t epoch = 0; };
+  std::vector<Entry> table = std::vector<Entry>(1 << 12);
+  size_t used = 0;
+  uint32_t epoch = 1;
+  Entry& at(TensorImpl* object) {
+    size_t mask = table.size() - 1, i = (reinterpret_cast<size_t>(object) >> 4) * 0x9E3779B97F4A7C15ull >> 20 & mask;
+    while (table[i].epoch == epoch && table[i].object != object) i = (i + 1) & mask;
+    return table[i];
+  }
+ public:
+  int find(TensorImpl* object) {
+    auto& e = at(object);
+    return e.epoch == epoch ? e.slot : -1;
+  }
+  int find(const Tensor& t) { return find(t.unsafeGetTensorImpl()); }
+  void set(TensorImpl* object, int slot) {
+    if (2 * used > table.size()) {
+      auto before = std::move(table);
+      table = std::vector<Entry>(2 * before.size());
+      for (auto& e : before) if (e.epoch == epoch) at(e.object) = e;
+    }
+    auto& e = at(object);
+    used += e.epoch != epoch;
+    e = {object, slot, epoch};
+  }
+  void clear() { ++epoch, used = 0; }
+};
+// The value of a flat: a tensor of our own, or what a tensor is made of that Python may have, and drop when it likes.
+struct Flat {
+  Tensor tensor;
+  c10::Storage storage;
+  c10::VariableVersion version;
+  const Meta* meta = nullptr;
+  bool is_there() const { return tensor.defined() || meta; }
+  const Tensor& get() {
+    if (!tensor.defined() && meta) {
+      tensor = at::detail::make_tensor<TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(meta->dtype));
+      auto* i = tensor.unsafeGetTensorImpl();
+      i->set_sizes_and_strides(meta->sizes, meta->strides, meta->offset);
+      i->set_version_counter(version);
+    }
+    return tensor;
+  }
+};
 struct Slot {
   Weak object;
   int flat;
   bool is_external;
   uint32_t version;  // when it was first met
+  const Meta* meta = nullptr;
 };
 Mode mode = OFF;
 bool is_busy = false;
@@ -156,12 +213,12 @@ auto& nodes = *new std::vector<std::unique_ptr<Node>>;
 Node* root = nullptr;
 Node* cur = nullptr;
 auto& slots = *new std::vector<Slot>;
-auto& flats = *new std::vector<Tensor>;       // handles of our own: the objects that Python sees die when they would
+auto& flats = *new std::vector<Flat>;
 auto& slot_of_flat = *new std::vector<int>;
 auto& stubbed = *new std::vector<int>;
 auto& fresh = *new std::vector<int>;          // what factories gave: who asked takes it as it is only if nobody else has a handle
 std::vector<Node*> way;
-ska::flat_hash_map<TensorImpl*, int> known;
+Known& known = *new Known;
 auto& freed = *new std::set<torch::autograd::Node*>;
 py::object& cb = *new py::object;
 std::map<std::string, int64_t> counts, totals;
@@ -189,18 +246,13 @@ Node* make(Kind kind, Node* parent) {
   if (parent) parent->children.insert(parent->children.begin(), n);
   return n;
 }
-Tensor handle(const Tensor& t) {
-  auto* i = t.unsafeGetTensorImpl();
-  c10::impl::ExcludeDispatchKeyGuard guard(kPython);
-  return Tensor(i->shallow_copy_and_detach(i->version_counter(), true));
-}
 Tensor object(int slot) {
   if (auto p = slots[slot].object.lock()) return Tensor(std::move(p));
   int f = slots[slot].flat;
-  if (f >= 0 && f < (int)flats.size() && flats[f].defined()) return flats[f];
+  if (f >= 0 && f < (int)flats.size() && flats[f].is_there()) return flats[f].get();
   return at::empty({0});  // of a factory, and nobody took it
 }
-Tensor& flat_at(int f) {
+Flat& flat_at(int f) {
   if (f >= (int)flats.size()) flats.resize(f + 64), slot_of_flat.resize(f + 64, -1);
   return flats[f];
 }
@@ -208,24 +260,25 @@ Tensor value_of(int f) {  // the object, where there is one: views must know the
   int s = slot_of_flat[f];
   if (s >= 0)
     if (auto p = slots[s].object.lock()) return Tensor(std::move(p));
-  return flats[f];
+  return flats[f].get();
 }
 int new_slot(const Tensor& t, bool is_external, int flat) {
   int s = slots.size();
   auto& counter = t.unsafeGetTensorImpl()->version_counter();
   slots.push_back({Weak(t.getIntrusivePtr()), flat, is_external, counter.enabled() ? counter.current_version() : 0});
-  known[t.unsafeGetTensorImpl()] = s;
+  known.set(t.unsafeGetTensorImpl(), s);
   return s;
 }
-void set_flat(int slot, int flat, const Tensor& t) {
+void set_flat(int slot, int flat, const Tensor& t, const Meta& meta) {
   slots[slot].flat = flat;
   if (flat < 0) return;
-  flat_at(flat) = handle(t);
+  auto& f = flat_at(flat);
+  f.tensor.reset(), f.storage = t.storage(), f.version = t.unsafeGetTensorImpl()->version_counter(), f.meta = &meta;
   slot_of_flat[flat] = slot;
 }
 void hold() {
   for (int s : fresh)
-    if (auto p = slots[s].object.lock()) set_flat(s, slots[s].flat, Tensor(std::move(p)));
+    if (auto p = slots[s].object.lock()) set_flat(s, slots[s].flat, Tensor(std::move(p)), *slots[s].meta);
   fresh.clear();
 }
 void forget() {
@@ -234,7 +287,7 @@ void forget() {
   cur = root;
 }
 void back_to(size_t base) {
-  for (size_t k = base; k < slots.size(); ++k) known.erase(slots[k].object._unsafe_get_target());
+  for (size_t k = base; k < slots.size(); ++k) known.set(slots[k].object._unsafe_get_target(), -1);
   slots.resize(base, Slot{Weak(c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>()), -1, false, 0});
 }
 // What is held by C++ alone is of the history itself: nobody asks for it.
@@ -243,19 +296,13 @@ bool is_held_by_python(const Tensor& t) {
   return held && Py_REFCNT(held) > 1;
 }
 bool is_mine(const Tensor& t) {
-  auto it = known.find(t.unsafeGetTensorImpl());
-  return it != known.end() && !slots[it->second].is_external;
+  int s = known.find(t);
+  return s >= 0 && !slots[s].is_external;
 }
 
 // ---- history that is not there yet
 
-void give_stub(int slot, const Tensor& t, const std::string& name) {
-  static auto& stubs = *new std::map<std::string, c10::intrusive_ptr<Stub>>;
-  auto& stub = stubs[name];
-  if (!stub) {
-    stub = c10::make_intrusive<Stub>(name);
-    stub->add_input_metadata(at::empty({0}));
-  }
+void give_stub(int slot, const Tensor& t, const c10::intrusive_ptr<Stub>& stub) {
   auto* i = t.unsafeGetTensorImpl();
   stubbed.push_back(slot);
   if (i->autograd_meta()) {
@@ -301,9 +348,8 @@ bool may_be_external(const Tensor& t) {
 bool match_tensor(Node& n, int slot, const Tensor& t, bool requires_grad) {
   if (!t.defined() || slot < 0) return !t.defined() && slot < 0;
   if (t.requires_grad() != requires_grad) return false;
-  auto it = known.find(t.unsafeGetTensorImpl());
-  if (it != known.end()) return it->second == slot;
-  if (slot != (int)slots.size()) return false;
+  if (slot < (int)slots.size()) return slots[slot].object._unsafe_get_target() == t.unsafeGetTensorImpl();
+  if (known.find(t) >= 0 || slot != (int)slots.size()) return false;
   for (auto& e : n.externals)
     if (e.slot == slot) {
       if (!e.meta.fits(t) || (e.meta.requires_grad && t.grad_fn()) || !may_be_external(t)) return false;
@@ -343,7 +389,7 @@ bool match_args(Node& n, const Args& args) {
   return ok;
 }
 void keep_externals(Node& n) {
-  for (auto& e : n.externals) set_flat(e.slot, e.flat, object(e.slot));
+  for (auto& e : n.externals) set_flat(e.slot, e.flat, object(e.slot), e.meta);
 }
 void note_slot(Arg& p, int slot, const Tensor& t) {
   if (p.kind == SLOT) p.slot = slot;
@@ -352,8 +398,7 @@ void note_slot(Arg& p, int slot, const Tensor& t) {
 }
 int slot_for(Node& n, const Tensor& t) {
   if (!t.defined()) return -1;
-  auto it = known.find(t.unsafeGetTensorImpl());
-  if (it != known.end()) return it->second;
+  if (int s = known.find(t); s >= 0) return s;
   int s = new_slot(t, true, -1);
   n.externals.push_back({s, Meta::of(t)});
   return s;
@@ -456,7 +501,7 @@ bool run_calls(const Node& n) {  // False: something has another size than recor
       int f = k < call.outs.size() ? call.outs[k] : -1;
       if (k < call.shapes.size()) fits = fits && t.sizes() == at::IntArrayRef(call.shapes[k]);
       ++k;
-      if (f >= 0 && !(f < (int)slot_of_flat.size() && slot_of_flat[f] >= 0)) flat_at(f) = t;
+      if (f >= 0 && !(f < (int)slot_of_flat.size() && slot_of_flat[f] >= 0)) flat_at(f).tensor = t;
     });
     if (!fits) return false;
   }
@@ -467,19 +512,24 @@ void give_out(Node& n, size_t i, const Tensor& t) {
   if (o.is_new) {
     int s = new_slot(t, false, o.flat);
     TORCH_CHECK(s == o.slot, "live: other slots than recorded");
-    if (o.meta.requires_grad) give_stub(s, t, o.grad_fn);
+    if (o.meta.requires_grad) give_stub(s, t, o.stub);
+    slots[s].meta = &o.meta;
     if (n.is_factory) slot_of_flat[(flat_at(o.flat), o.flat)] = s, fresh.push_back(s);
-    else set_flat(s, o.flat, t);
+    else set_flat(s, o.flat, t, o.meta);
   } else if (o.meta.requires_grad && !slots[o.slot].is_external) {
-    give_stub(o.slot, t, o.grad_fn);  // written into, or as it was
+    give_stub(o.slot, t, o.stub);  // written into, or as it was
   } else if (o.meta.requires_grad && !t.requires_grad()) {
-    give_stub(o.slot, t, o.grad_fn);
+    give_stub(o.slot, t, o.stub);
   }
 }
 void turn(Node& n) {
+  for (auto& [flat, of] : n.handles) {
+    flat_at(std::max(flat, of));
+    flats[flat] = flats[of];
+  }
   for (int s : n.turned) {
     Tensor t = object(s);
-    if (!has_stub(t)) give_stub(s, t, "AsStridedBackward0");
+    if (!has_stub(t)) give_stub(s, t, stub_of("AsStridedBackward0"));
   }
 }
 void step_to(Node* n) { way.push_back(n), cur = n; }
@@ -490,9 +540,11 @@ bool fit(const Node& n, const std::vector<Tensor>& results) {
   return true;
 }
 void push_returns(const Node& n, const std::vector<Tensor>& results, Stack* stack) {
-  std::map<int, Tensor> of;
-  for (size_t i = 0; i < results.size(); ++i) of[n.outs[i].slot] = results[i];
-  auto at = [&](int s) { return s < 0 ? Tensor() : of.at(s); };
+  auto at = [&](int s) {
+    for (size_t i = 0; i < results.size(); ++i)
+      if (n.outs[i].slot == s) return results[i];
+    return Tensor();
+  };
   for (auto& r : n.returns) {
     if (r.kind == 2) stack->push_back(r.other);
     else if (r.kind == 0) stack->push_back(at(r.outs[0]));
@@ -509,7 +561,7 @@ std::vector<Tensor> results_of(Node& n) {
   if (!run_calls(n)) return results;
   for (auto& o : n.outs) {
     if (!o.is_new) results.push_back(object(o.slot));
-    else results.push_back(flats[o.flat]);
+    else results.push_back(flats[o.flat].get());
   }
   return results;
 }
@@ -552,7 +604,8 @@ bool answer(Node* n, Stack* stack, size_t nargs, size_t base) {
   }
   turn(*n);
   step_to(n);
-  ++counts["ops answered"];
+  static int64_t& answered = counts["ops answered"];
+  ++answered;
   return true;
 }
 
@@ -607,7 +660,7 @@ void told(Node& n) {
     if (n.outs[i].is_new) slots[n.outs[i].slot].flat = numbers[i];
   }
   if (n.kind != OP && n.kind != FUNCTION && n.kind != ENGINE) return;
-  n.calls.clear();
+  n.calls.clear(), n.handles.clear();
   for (auto call : t[1]) {
     auto part = call.cast<py::tuple>();
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(part[0].cast<std::string>().c_str(), part[1].cast<std::string>().c_str());
@@ -616,6 +669,25 @@ void told(Node& n) {
     for (auto value : part[2]) made.args.push_back(arg_of(value, op.schema().arguments()[i++]));
     made.has_aliases = has_aliases(op.schema()), made.written_lists = written_lists(op.schema());
     n.calls.push_back(std::move(made));
+  }
+  for (size_t i = n.calls.size(); n.kind != ENGINE && i-- > 0;) {
+    auto& call = n.calls[i];
+    static auto detach = c10::OperatorName("aten::detach", "");
+    if (call.op.operator_name() != detach || call.args[0].kind != SLOT) continue;
+    bool is_read = false;
+    for (size_t k = i + 1; k < n.calls.size(); ++k)
+      for (auto& a : n.calls[k].args) is_read |= a.slot == call.outs[0] || std::count(a.slots.begin(), a.slots.end(), call.outs[0]);
+    for (auto& o : n.outs) is_read |= o.flat == call.outs[0];
+    if (is_read) continue;
+    n.handles.insert(n.handles.begin(), {call.outs[0], call.args[0].slot});
+    n.calls.erase(n.calls.begin() + i);
+  }
+  bool is_writing = false;
+  for (auto& call : n.calls) is_writing |= call.op.schema().is_mutable();
+  for (auto& call : n.calls) {  // a view that nobody sees needs no books, unless it is written through
+    bool is_seen = is_writing;
+    for (int f : call.outs) for (auto& o : n.outs) is_seen |= o.flat == f;
+    call.has_aliases &= is_seen;
   }
   bool is_same_op = n.op && n.calls.size() == 1 && n.calls[0].op.operator_name() == n.op->operator_name();
   n.is_direct = n.op && (is_same_op || (n.calls.empty() && n.outs.empty()));
@@ -671,9 +743,9 @@ std::vector<Tensor> call_again(Node& n, const std::vector<Tensor>& objects) {
 py::dict answers_of(Node& n, const std::vector<Tensor>& objects) {
   py::dict d;
   auto add = [&](int f) {
-    if (f < 0 || d.contains(py::int_(f)) || f >= (int)flats.size() || !flats[f].defined()) return;
+    if (f < 0 || d.contains(py::int_(f)) || f >= (int)flats.size() || !flats[f].is_there()) return;
     int s = slot_of_flat[f];
-    d[py::int_(f)] = s >= 0 && !objects[s].is_view() ? objects[s] : flats[f];
+    d[py::int_(f)] = s >= 0 && !objects[s].is_view() ? objects[s] : flats[f].get();
   };
   for (auto& call : n.calls) for (int f : call.outs) add(f);
   return d;
@@ -684,7 +756,7 @@ void set_version(const Tensor& t, int64_t version) {
 }
 void strip(std::vector<Tensor>& objects) {
   for (size_t f = 0; f < flats.size(); ++f)
-    if (flats[f].defined() && slot_of_flat[f] < 0 && !flats[f].is_view()) set_version(flats[f], 0);
+    if (flats[f].tensor.defined() && slot_of_flat[f] < 0 && !flats[f].tensor.is_view()) set_version(flats[f].tensor, 0);
   for (size_t s = slots.size(); s-- > 0;) {  // the first of those that share a counter comes last
     auto& t = objects[s];
     set_version(t, slots[s].version);
@@ -750,7 +822,7 @@ void make_history(bool record) {
   }
   py::dict values;
   for (size_t f = 0; record && f < flats.size(); ++f)
-    if (flats[f].defined()) values[py::int_(f)] = slot_of_flat[f] >= 0 ? objects[slot_of_flat[f]] : flats[f];
+    if (flats[f].is_there()) values[py::int_(f)] = slot_of_flat[f] >= 0 ? objects[slot_of_flat[f]] : flats[f].get();
   cb.attr("begun")(record ? cur->id : -1, values);
   if (!record) stop("history was asked for");
 }
@@ -759,12 +831,12 @@ void make_history(bool record) {
 
 void note_results(Node& n, c10::ArrayRef<IValue> results) {
   auto note = [&](const Tensor& t) {
-    auto name = t.requires_grad() && t.grad_fn() ? t.grad_fn()->name() : std::string();
-    auto it = known.find(t.unsafeGetTensorImpl());
-    bool is_new = it == known.end();
-    int s = is_new ? new_slot(t, false, -1) : it->second;
+    auto stub = t.requires_grad() && t.grad_fn() ? stub_of(t.grad_fn()->name()) : nullptr;
+    int found = known.find(t);
+    bool is_new = found < 0;
+    int s = is_new ? new_slot(t, false, -1) : found;
     for (auto& o : n.outs) if (o.slot == s) return s;
-    n.outs.push_back({s, is_new, Meta::of(t), -1, name});
+    n.outs.push_back({s, is_new, Meta::of(t), -1, stub});
     return s;
   };
   for (auto& v : results) {
@@ -806,8 +878,8 @@ bool passes_by(const c10::OperatorHandle& op, c10::ArrayRef<IValue> args) {
   bool outside = false, inside = false;
   each_tensor(args, [&](const Tensor& t) {
     if (!t.defined() || is_number(t)) return;
-    auto it = known.find(t.unsafeGetTensorImpl());
-    if (it != known.end()) inside |= !slots[it->second].is_external;
+    int s = known.find(t);
+    if (s >= 0) inside |= !slots[s].is_external;
     else outside |= !may_be_external(t);
   });
   if (outside && inside && mode == MATCH) {
@@ -847,7 +919,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
       pass_by(op, stack);
       Tensor t = stack->back().toTensor();
       slots[s].object = Weak(t.getIntrusivePtr());
-      known[t.unsafeGetTensorImpl()] = s;
+      known.set(t.unsafeGetTensorImpl(), s);
       cb.attr("moved")(slots[s].flat, t);
       return;
     }
@@ -969,9 +1041,9 @@ void run_plan(Node& n) {
   }
   if (n.plan.is_none()) return;
   py::list ins;
-  for (int f : n.plan_ins) ins.append(flats[f]);
+  for (int f : n.plan_ins) ins.append(flats[f].get());
   py::list outs = n.plan(ins);
-  for (size_t i = 0; i < n.plan_outs.size(); ++i) flat_at(n.plan_outs[i]) = outs[i].cast<Tensor>();
+  for (size_t i = 0; i < n.plan_outs.size(); ++i) flat_at(n.plan_outs[i]).tensor = outs[i].cast<Tensor>();
 }
 // True, and what autograd.grad returns; or False: Python makes the call.
 py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> grads, std::vector<Tensor> ins, const std::string& flags) {
@@ -984,12 +1056,12 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     else stop(why);
     return no;
   };
-  auto is_met = [](const Tensor& t) { return known.count(t.unsafeGetTensorImpl()) > 0; };
+  auto is_met = [](const Tensor& t) { return known.find(t) >= 0; };
   for (auto& t : outs) if (!is_mine(t)) return leave("backward from outside");
   for (auto& t : ins) if (!is_met(t)) return leave("backward to what is outside");
   for (auto& t : grads) if (t && t->defined() && !is_met(*t) && !may_be_external(*t)) return leave("gradients from outside");
   auto slots_of = [&](Node* n) {
-    auto one = [&](const std::optional<Tensor>& t) { return t && t->defined() ? (n ? slot_for(*n, *t) : known.at(t->unsafeGetTensorImpl())) : -1; };
+    auto one = [&](const std::optional<Tensor>& t) { return t && t->defined() ? (n ? slot_for(*n, *t) : known.find(*t)) : -1; };
     std::vector<Arg> args;
     Arg a{LIST}, b{LIST}, c{LIST};
     for (auto& t : outs) note_slot(a, one(t), t);
@@ -1025,7 +1097,7 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
         if (!run_calls(*c)) { back_to(base); continue; }
       }
       std::vector<Tensor> results;
-      for (auto& o : c->outs) results.push_back(o.is_new ? flats[o.flat] : object(o.slot));
+      for (auto& o : c->outs) results.push_back(o.is_new ? flats[o.flat].get() : object(o.slot));
       TORCH_CHECK(fit(*c, results), "live: gradients of another layout than recorded");
       for (size_t i = 0; i < results.size(); ++i) give_out(*c, i, results[i]);
       if (accumulates) for (size_t i = 0; i < results.size(); ++i) object(c->args[3].slots[i]).mutable_grad() = results[i];
@@ -1095,7 +1167,7 @@ py::object function(std::vector<Tensor> ins, const std::string& flags) {
   Busy busy;
   std::vector<IValue> args{IValue(ins)};
   for (auto& t : ins)
-    if (!known.count(t.unsafeGetTensorImpl()) && !may_be_external(t)) {
+    if (known.find(t) < 0 && !may_be_external(t)) {
       if (mode == MATCH) make_history(false);
       else stop("a function of what is outside");
       return py::none();
@@ -1144,9 +1216,9 @@ py::object function(std::vector<Tensor> ins, const std::string& flags) {
 bool requires_grad(Tensor t, bool on) {
   if (!is_on()) return false;
   Busy busy;
-  auto it = known.find(t.unsafeGetTensorImpl());
-  if (it == known.end()) return false;
-  if (slots[it->second].is_external || t.grad_fn()) {
+  int s = known.find(t);
+  if (s < 0) return false;
+  if (slots[s].is_external || t.grad_fn()) {
     if (mode == MATCH) make_history(false);
     else stop("requires_grad_ of what is outside");
     return false;
@@ -1173,7 +1245,7 @@ bool requires_grad(Tensor t, bool on) {
 }
 // Somebody asks for what only history has.
 void ask(Tensor t, bool only_looks) {
-  if (!is_on() || !known.count(t.unsafeGetTensorImpl())) return;
+  if (!is_on() || known.find(t) < 0) return;
   Busy busy;
   if (mode == MATCH) make_history(false);
   else if (only_looks) cb.attr("looked_at")();  // it is there; perhaps inside of what switches modes off
