@@ -87,14 +87,10 @@ struct Stub : torch::autograd::Node {
   }
   std::string name() const override { return of; }
 };
-c10::intrusive_ptr<Stub> stub_of(const std::string& name) {
-  static auto& stubs = *new std::map<std::string, c10::intrusive_ptr<Stub>>;
-  auto& stub = stubs[name];
-  if (!stub) {
-    stub = c10::make_intrusive<Stub>(name);
-    c10::impl::ExcludeDispatchKeyGuard guard(kPython);
-    stub->add_input_metadata(at::empty({0}));
-  }
+c10::intrusive_ptr<Stub> stub_of(const std::string& name, const Tensor& t) {
+  auto stub = c10::make_intrusive<Stub>(name);
+  c10::impl::ExcludeDispatchKeyGuard guard(kPython);
+  stub->add_input_metadata(t);
   return stub;
 }
 
@@ -150,6 +146,7 @@ struct Node {
   bool is_compiled = false;
   py::object plan;
   std::vector<int> plan_ins, plan_outs, leaves;  // whose hooks would run
+  std::vector<bool> is_written;                  // of gradients that were there: whether they are added to
 };
 
 // ---- the unit under way
@@ -313,6 +310,15 @@ void give_stub(int slot, const Tensor& t, const c10::intrusive_ptr<Stub>& stub) 
   meta->grad_fn_ = stub, meta->output_nr_ = 0;
   i->set_autograd_meta(std::move(meta));
 }
+// As it stands: to ask a view for its history makes that anew, or raises, where its base was written into.
+torch::autograd::Node* history_of(const Tensor& t) {
+  auto* meta = impl::get_autograd_meta(t);
+  return meta ? meta->grad_fn_.get() : nullptr;
+}
+bool has_history(const Tensor& t) {
+  auto* meta = impl::get_autograd_meta(t);
+  return meta && (meta->grad_fn_ || (!meta->requires_grad_ && t.requires_grad()));
+}
 bool has_stub(const Tensor& t) {
   auto* meta = impl::get_autograd_meta(t);
   return meta && dynamic_cast<Stub*>(meta->grad_fn_.get());
@@ -342,7 +348,7 @@ bool is_same(const IValue& a, const IValue& b) {
   return a == b;
 }
 bool may_be_external(const Tensor& t) {
-  return t.layout() == at::kStrided && t.device().is_cpu() && !(t.requires_grad() && t.grad_fn()) && !t.is_inference() &&
+  return t.layout() == at::kStrided && t.device().is_cpu() && !has_history(t) && !t.is_inference() &&
       !t.key_set().has(c10::DispatchKey::Python) && t.has_storage() && !t.is_conj() && !t.is_neg() && !t._fw_grad(0).defined();
 }
 bool match_tensor(Node& n, int slot, const Tensor& t, bool requires_grad) {
@@ -352,7 +358,7 @@ bool match_tensor(Node& n, int slot, const Tensor& t, bool requires_grad) {
   if (known.find(t) >= 0 || slot != (int)slots.size()) return false;
   for (auto& e : n.externals)
     if (e.slot == slot) {
-      if (!e.meta.fits(t) || (e.meta.requires_grad && t.grad_fn()) || !may_be_external(t)) return false;
+      if (!e.meta.fits(t) || !may_be_external(t)) return false;
       new_slot(t, true, e.flat);
       return true;
     }
@@ -529,7 +535,7 @@ void turn(Node& n) {
   }
   for (int s : n.turned) {
     Tensor t = object(s);
-    if (!has_stub(t)) give_stub(s, t, stub_of("AsStridedBackward0"));
+    if (!has_stub(t)) give_stub(s, t, stub_of("AsStridedBackward0", t));
   }
 }
 void step_to(Node* n) { way.push_back(n), cur = n; }
@@ -731,8 +737,11 @@ std::vector<Tensor> call_again(Node& n, const std::vector<Tensor>& objects) {
       }
     py::object r = cb.attr("really_run")(list(n.args[0]), list(n.args[1]), list(n.args[2]), n.flags);
     if (accumulates) {
-      for (auto& [leaf, grad] : grads) results.push_back(leaf.grad());
-      for (auto& [leaf, grad] : grads) leaf.mutable_grad() = grad;
+      for (auto& [leaf, grad] : grads) results.push_back(leaf.grad());  // those are empty
+      for (size_t i = 0; i < grads.size(); ++i) {
+        grads[i].first.mutable_grad() = grads[i].second;
+        if (n.is_written[i]) objects[n.outs[i].slot].unsafeGetTensorImpl()->bump_version();
+      }
     } else {
       for (auto x : r) if (!x.is_none()) results.push_back(x.cast<Tensor>());
     }
@@ -809,7 +818,7 @@ void make_history(bool record) {
         if (n->outs[i].is_new && is_leaf[n->outs[i].slot]) p.set_requires_grad(true);
         if (p.is_same(r) || (n->kind == ENGINE && n->flags[1] == '0')) continue;  // those are empty
         if (!is_alive[n->outs[i].slot]) { p = r; continue; }
-        if (r.requires_grad() && r.grad_fn()) impl::set_gradient_edge(p, impl::gradient_edge(r));
+        if (history_of(r)) impl::set_gradient_edge(p, impl::gradient_edge(r));
       }
       cb.attr("answered")();
     }
@@ -831,7 +840,7 @@ void make_history(bool record) {
 
 void note_results(Node& n, c10::ArrayRef<IValue> results) {
   auto note = [&](const Tensor& t) {
-    auto stub = t.requires_grad() && t.grad_fn() ? stub_of(t.grad_fn()->name()) : nullptr;
+    auto stub = !has_history(t) ? nullptr : stub_of(history_of(t) ? history_of(t)->name() : "AsStridedBackward0", t);
     int found = known.find(t);
     bool is_new = found < 0;
     int s = is_new ? new_slot(t, false, -1) : found;
@@ -910,6 +919,12 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
     pass_by(op, stack);
     return;
   }
+  if (way.size() > 3000) {  // nobody knows whether it ends
+    stop("a long unit");
+    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    op.callBoxed(stack);
+    return;
+  }
   // Under a recorder a factory's result is detached before it is given out. That is the recorder's doing.
   static auto detach = c10::OperatorName("aten::detach", "");
   if (op.operator_name() == detach && way.size() && way.back()->is_factory && args[0].isTensor()) {
@@ -965,6 +980,7 @@ void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     op.callBoxed(stack);
   };
   if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) || is_busy) return as_ever();  // torch.tensor, which writes into memory
+  if (op.operator_name().name.rfind("profiler::", 0) == 0) return as_ever();
   if (mode == RECORD) {
     py::gil_scoped_acquire gil;
     Busy busy;
@@ -1083,12 +1099,18 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     std::vector<IValue> values{IValue(outs), IValue(plain), IValue(ins)};
     const size_t base = slots.size();
     for (Node* c : cur->children) {
-      if (c->kind != ENGINE || c->flags != flags || !is_tls_same(*c)) continue;
+      if (c->kind != ENGINE || c->refused || c->flags != flags || !is_tls_same(*c)) continue;
       bool ok = true;
       for (size_t i = 0; ok && i < 3; ++i) ok = match_value(*c, c->args[i], values[i]);
       for (size_t i = 0; ok && i < c->leaves.size(); ++i) ok = !has_hooks(object(c->leaves[i]));
-      if (accumulates) for (size_t i = 0; ok && i < c->outs.size(); ++i) ok = !object(c->args[3].slots[i]).grad().defined();
-      if (!ok || c->refused) { back_to(base); continue; }
+      std::vector<uint32_t> versions;
+      if (accumulates)
+        for (size_t i = 0; ok && i < c->args[3].slots.size(); ++i) {
+          Tensor grad = object(c->args[3].slots[i]).grad();
+          ok = match_tensor(*c, c->args[4].slots[i], grad, false);
+          versions.push_back(grad.defined() ? grad._version() : 0);
+        }
+      if (!ok) { back_to(base); continue; }
       Off off;
       hold();
       keep_externals(*c);
@@ -1100,7 +1122,11 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
       for (auto& o : c->outs) results.push_back(o.is_new ? flats[o.flat].get() : object(o.slot));
       TORCH_CHECK(fit(*c, results), "live: gradients of another layout than recorded");
       for (size_t i = 0; i < results.size(); ++i) give_out(*c, i, results[i]);
-      if (accumulates) for (size_t i = 0; i < results.size(); ++i) object(c->args[3].slots[i]).mutable_grad() = results[i];
+      if (accumulates)
+        for (size_t i = 0; i < results.size(); ++i) {
+          if (c->args[4].slots[i] < 0) object(c->args[3].slots[i]).mutable_grad() = results[i];
+          else if (c->is_written[i] && results[i]._version() == versions[i]) results[i].unsafeGetTensorImpl()->bump_version();
+        }
       step_to(c);
       return returned(c, results);
     }
@@ -1116,17 +1142,18 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     auto p = slots[s].object.lock();
     if (!p) continue;
     Tensor t(std::move(p));
-    if (!t.requires_grad() || t.grad_fn()) continue;
-    if (has_hooks(t) || (accumulates && t.grad().defined())) {
+    if (!t.requires_grad() || has_history(t)) continue;
+    Tensor g = t.grad();
+    if (has_hooks(t) || (accumulates && g.defined() && (g.requires_grad() || (known.find(g) < 0 && !may_be_external(g))))) {
       n->refused = true;
-      stop("a leaf with hooks or a gradient");
+      stop("a leaf with hooks, or another kind of gradient");
       return no;
     }
     leaves.push_back(s);
   }
   if (flags[0] == '0') {
     std::vector<torch::autograd::Node*> todo;
-    for (auto& t : outs) if (t.grad_fn()) todo.push_back(t.grad_fn().get());
+    for (auto& t : outs) if (history_of(t)) todo.push_back(history_of(t));
     while (!todo.empty()) {
       auto* x = todo.back();
       todo.pop_back();
@@ -1134,6 +1161,14 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
       for (auto& e : x->next_edges()) if (e.function) todo.push_back(e.function.get());
     }
   }
+  Arg grads_before{LIST};
+  std::map<int, uint32_t> versions;
+  if (accumulates)
+    for (int s : std::vector<int>(leaves)) {
+      Tensor g = object(s).grad();
+      note_slot(grads_before, slot_for(*n, g), g);
+      versions[s] = g.defined() ? g._version() : 0;
+    }
   before(*n);
   py::object r;
   py::list pouts, pgrads, pins;
@@ -1149,16 +1184,26 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
   }
   std::vector<IValue> values;
   if (accumulates) {
-    Arg of{LIST};
-    for (int s : leaves)
-      if (Tensor g = object(s).grad(); g.defined()) of.slots.push_back(s), values.emplace_back(g);
-    n->args.push_back(of);
+    Arg of{LIST}, into{LIST};
+    for (size_t i = 0; i < grads_before.slots.size(); ++i) {
+      int s = leaves[i];
+      Tensor g = object(s).grad();
+      if (!g.defined()) continue;
+      bool is_other = grads_before.slots[i] >= 0 && known.find(g) != grads_before.slots[i];
+      if (is_other) n->refused = true;  // the sum is another tensor
+      of.slots.push_back(s), into.slots.push_back(grads_before.slots[i]), values.emplace_back(g);
+      n->is_written.push_back(grads_before.slots[i] >= 0 && g._version() != versions[s]);
+    }
+    n->args.push_back(of), n->args.push_back(into);
   } else {
     for (auto x : r) values.emplace_back(x.is_none() ? Tensor() : x.cast<Tensor>());
   }
   note_results(*n, values);
   told(*n);
-  step_to(n);
+  if (accumulates && !n->calls.empty())  // it may have to run once more, when it has written already
+    for (int s : n->args[4].slots) n->refused |= s >= 0;
+  if (n->refused) stop("gradients of another kind");
+  else step_to(n);
   return py::make_tuple(true, r);
 }
 // An autograd.Function, as if it were an op: its Python is not run where it is answered.
@@ -1218,7 +1263,7 @@ bool requires_grad(Tensor t, bool on) {
   Busy busy;
   int s = known.find(t);
   if (s < 0) return false;
-  if (slots[s].is_external || t.grad_fn()) {
+  if (slots[s].is_external || has_history(t)) {
     if (mode == MATCH) make_history(false);
     else stop("requires_grad_ of what is outside");
     return false;
@@ -1298,11 +1343,11 @@ void sync_unit() {
       auto p = slots[s].object.lock();
       if (!p) continue;
       Tensor t(std::move(p));
-      if (!t.requires_grad() || !t.grad_fn() || !is_held_by_python(t)) continue;
-      if (freed.count(t.grad_fn().get())) n->freed.push_back(s);
+      if (!has_history(t) || !is_held_by_python(t)) continue;
+      if (freed.count(history_of(t))) n->freed.push_back(s);
       else {
         lives_on = true;
-        if (debug()) std::cerr << "live: lives on: " << t.grad_fn()->name() << " " << t.sizes() << std::endl;
+        if (debug()) std::cerr << "live: lives on: " << t.sizes() << std::endl;
       }
     }
     if (lives_on) ++counts["refused: a graph that lives on"];

@@ -29,6 +29,7 @@ OP, ENGINE, FUNCTION, REQUIRES, END = range(5)
 MATCH, RECORD = 1, 2
 _engine = torch.autograd.graph._engine_run_backward
 _detach = torch.ops.aten.detach.default
+_new_like, _copy = torch.ops.aten.new_empty_strided.default, torch.ops.aten.copy_.default
 _MOVES_MEMORY = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_", "aten::set_data", "aten::as_strided_"})
 
 
@@ -49,6 +50,8 @@ class _Answers(TorchDispatchMode):
         if self.is_real:
             return self._made_anew(op, op(*args, **kwargs))
         if op.is_view or op is _detach:
+            return op(*args, **kwargs)
+        if op.namespace == "profiler":
             return op(*args, **kwargs)
         if not _makes_tensors(op):  # it checks, or counts
             if self.calls and self.calls[0].op is op:
@@ -139,6 +142,8 @@ class _Recorder(Recorder):
     asks = reads = moves = False  # for a number; of what size something is; for other memory
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.namespace == "profiler":
+            return op(*args, **(kwargs or {}))
         self.asks = self.asks or torch.Tag.data_dependent_output in op.tags
         self.reads = self.reads or _has_size_of_data(op, args)
         self.moves = self.moves or op._schema.name in _MOVES_MEMORY or torch.Tag.inplace_view in op.tags
@@ -253,6 +258,9 @@ class Callbacks:
         path, recorder, first = self.path, self.recorder, self._last
         calls = recorder.instructions[first:]
         flats = [recorder.flat(tensor, first if is_new else 0) for is_new, tensor in outs]
+        if kind == ENGINE:
+            flats = [self._without_copy(flat, tensor, first) if is_new else flat for flat, (is_new, tensor) in zip(flats, outs)]
+            calls = recorder.instructions[first:]
         path.spans[node], path.outs[node] = (first, len(recorder.instructions)), flats
         path.ends[node] = len(recorder.instructions), len(recorder.slots), len(recorder.inputs)
         path.recorded = recorder
@@ -268,6 +276,25 @@ class Callbacks:
         if not is_known or (kind == ENGINE and not recorder.reads):
             return flats, [], is_known
         return flats, [self._described(call) for call in calls], True
+
+    def _without_copy(self, flat: int, gradient: torch.Tensor, first: int) -> int:
+        """The flat of a leaf's gradient that the engine copied only because the recorder holds it: in eager it takes it as it is."""
+        calls = self.recorder.instructions
+        of = {call.outs[0]: place for place, call in enumerate(calls[first:], first) if call.op is _new_like and call.outs}
+        copies = [place for place, call in enumerate(calls[first:], first) if call.op is _copy and call.outs[0] == flat]
+        if flat not in of or len(copies) != 1:
+            return flat
+        source = calls[copies[0]].args[1].slot
+        readers = [place for place, call in enumerate(calls[first:], first) if source in call.reads]
+        known = self.recorder.tensor_of(source)
+        made = any(source in call.outs for call in calls[first:])
+        if not made or readers != [of[flat], *copies] or known.stride() != gradient.stride():
+            return flat
+        for place in sorted((of[flat], copies[0]), reverse=True):
+            del calls[place]
+        set_version(gradient, known._version)
+        self.recorder.known.add(source, gradient)
+        return source
 
     def _described(self, call: Instruction) -> tuple[Any, ...]:
         """A call for the extension: its op, an argument of each kind, its results, and their shapes where data decides."""
