@@ -102,7 +102,7 @@ struct Out {
   c10::intrusive_ptr<Stub> stub;
 };
 struct Return { int kind; std::vector<int> outs; IValue other; };  // 0 a tensor, 1 a list, 2 anything else
-struct External { int slot; Meta meta; int flat = -1; };
+struct External { int slot; Meta meta; int shares; int flat = -1; };  // shares: the first from outside with its memory
 bool has_aliases(const c10::FunctionSchema& schema) {
   for (auto* list : {&schema.arguments(), &schema.returns()})
     for (auto& a : *list) if (a.alias_info()) return true;
@@ -151,24 +151,24 @@ struct Node {
 
 // ---- the unit under way
 
-// Which slot a tensor is. Forgets all at once.
+// Which slot a tensor, or its memory, is. Forgets all at once.
 class Known {
-  struct Entry { TensorImpl* object = nullptr; int slot = -1; uint32_t epoch = 0; };
+  struct Entry { const void* object = nullptr; int slot = -1; uint32_t epoch = 0; };
   std::vector<Entry> table = std::vector<Entry>(1 << 12);
   size_t used = 0;
   uint32_t epoch = 1;
-  Entry& at(TensorImpl* object) {
+  Entry& at(const void* object) {
     size_t mask = table.size() - 1, i = (reinterpret_cast<size_t>(object) >> 4) * 0x9E3779B97F4A7C15ull >> 20 & mask;
     while (table[i].epoch == epoch && table[i].object != object) i = (i + 1) & mask;
     return table[i];
   }
  public:
-  int find(TensorImpl* object) {
+  int find(const void* object) {
     auto& e = at(object);
     return e.epoch == epoch ? e.slot : -1;
   }
-  int find(const Tensor& t) { return find(t.unsafeGetTensorImpl()); }
-  void set(TensorImpl* object, int slot) {
+  int find(const Tensor& t) { return find(static_cast<const void*>(t.unsafeGetTensorImpl())); }
+  void set(const void* object, int slot) {
     if (2 * used > table.size()) {
       auto before = std::move(table);
       table = std::vector<Entry>(2 * before.size());
@@ -216,6 +216,7 @@ auto& stubbed = *new std::vector<int>;
 auto& fresh = *new std::vector<int>;          // what factories gave: who asked takes it as it is only if nobody else has a handle
 std::vector<Node*> way;
 Known& known = *new Known;
+Known& memories = *new Known;  // of what comes from outside
 auto& freed = *new std::set<torch::autograd::Node*>;
 py::object& cb = *new py::object;
 std::map<std::string, int64_t> counts, totals;
@@ -263,6 +264,8 @@ int new_slot(const Tensor& t, bool is_external, int flat) {
   int s = slots.size();
   auto& counter = t.unsafeGetTensorImpl()->version_counter();
   slots.push_back({Weak(t.getIntrusivePtr()), flat, is_external, counter.enabled() ? counter.current_version() : 0});
+  const void* memory = t.storage().unsafeGetStorageImpl();
+  if (int first = memories.find(memory); is_external && (first < 0 || first >= s)) memories.set(memory, s);
   known.set(t.unsafeGetTensorImpl(), s);
   return s;
 }
@@ -280,7 +283,7 @@ void hold() {
 }
 void forget() {
   fresh.clear();
-  slots.clear(), flats.clear(), slot_of_flat.clear(), stubbed.clear(), way.clear(), known.clear(), freed.clear();
+  slots.clear(), flats.clear(), slot_of_flat.clear(), stubbed.clear(), way.clear(), known.clear(), memories.clear(), freed.clear();
   cur = root;
 }
 void back_to(size_t base) {
@@ -351,6 +354,11 @@ bool may_be_external(const Tensor& t) {
   return t.layout() == at::kStrided && t.device().is_cpu() && !has_history(t) && !t.is_inference() &&
       !t.key_set().has(c10::DispatchKey::Python) && t.has_storage() && !t.is_conj() && !t.is_neg() && !t._fw_grad(0).defined();
 }
+// Views that were made outside count their writes together: which of them are one is part of what was recorded.
+int shares_with(const Tensor& t) {
+  int s = memories.find(t.storage().unsafeGetStorageImpl());
+  return s < (int)slots.size() ? s : -1;
+}
 bool match_tensor(Node& n, int slot, const Tensor& t, bool requires_grad) {
   if (!t.defined() || slot < 0) return !t.defined() && slot < 0;
   if (t.requires_grad() != requires_grad) return false;
@@ -358,7 +366,7 @@ bool match_tensor(Node& n, int slot, const Tensor& t, bool requires_grad) {
   if (known.find(t) >= 0 || slot != (int)slots.size()) return false;
   for (auto& e : n.externals)
     if (e.slot == slot) {
-      if (!e.meta.fits(t) || !may_be_external(t)) return false;
+      if (!e.meta.fits(t) || !may_be_external(t) || shares_with(t) != e.shares) return false;
       new_slot(t, true, e.flat);
       return true;
     }
@@ -405,8 +413,9 @@ void note_slot(Arg& p, int slot, const Tensor& t) {
 int slot_for(Node& n, const Tensor& t) {
   if (!t.defined()) return -1;
   if (int s = known.find(t); s >= 0) return s;
+  int shares = shares_with(t);
   int s = new_slot(t, true, -1);
-  n.externals.push_back({s, Meta::of(t)});
+  n.externals.push_back({s, Meta::of(t), shares});
   return s;
 }
 bool is_optlist(const IValue& v) {
@@ -1047,7 +1056,10 @@ Node* find_special(Kind kind, const std::string& flags, const std::vector<IValue
 }
 bool has_hooks(const Tensor& t) {
   auto* m = impl::get_autograd_meta(t);
-  return m && (!m->hooks_.empty() || m->post_acc_grad_hooks_);
+  if (!m) return false;
+  auto sum = m->grad_accumulator_.lock();
+  bool has_sums = sum && (!sum->pre_hooks().empty() || !sum->post_hooks().empty() || !sum->tensor_pre_hooks().empty());
+  return has_sums || !m->hooks_.empty() || m->post_acc_grad_hooks_;
 }
 void run_plan(Node& n) {
   if (!n.is_compiled) {

@@ -132,7 +132,7 @@ class _Path:
 
     spans: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)  # node -> first, last
     outs: dict[int, list[int]] = dataclasses.field(default_factory=dict)  # node -> flats that Python has
-    ends: dict[int, tuple[int, int, int]] = dataclasses.field(default_factory=dict)  # node -> how many calls, slots, inputs then
+    ends: dict[int, tuple[int, int, int]] = dataclasses.field(default_factory=dict)  # node -> calls, slots, inputs so far
     recorded: Any = None  # with the calls
 
 
@@ -236,10 +236,10 @@ class Callbacks:
             self.recorder.go_on(before, node, self.answers.anew | flats)
             for flat, tensor in self.answers.anew.items():
                 self.recorder.known.add(flat, tensor)
-            kept = dict(before.ends)
             nodes = list(before.spans)
             for each in nodes[: nodes.index(node) + 1]:
-                self.path.spans[each], self.path.outs[each], self.path.ends[each] = before.spans[each], before.outs[each], kept[each]
+                self.path.spans[each], self.path.outs[each] = before.spans[each], before.outs[each]
+                self.path.ends[each] = before.ends[each]
         self.answers.anew.clear()
         self._last = len(self.recorder.instructions)
         self.recorder.__enter__()
@@ -278,7 +278,7 @@ class Callbacks:
         return flats, [self._described(call) for call in calls], True
 
     def _without_copy(self, flat: int, gradient: torch.Tensor, first: int) -> int:
-        """The flat of a leaf's gradient that the engine copied only because the recorder holds it: in eager it takes it as it is."""
+        """The flat of a leaf's gradient. The engine copies what the recorder holds; in eager it takes it as it is."""
         calls = self.recorder.instructions
         of = {call.outs[0]: place for place, call in enumerate(calls[first:], first) if call.op is _new_like and call.outs}
         copies = [place for place, call in enumerate(calls[first:], first) if call.op is _copy and call.outs[0] == flat]
@@ -399,7 +399,8 @@ _real_apply = torch.autograd.Function.apply.__func__
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if ext.mode() in (MATCH, RECORD) and not _FUNCTIONS:
         ext.leave("a Function")
-    if ext.mode() in (MATCH, RECORD) and not kwargs and cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
+    has_context = cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context
+    if ext.mode() in (MATCH, RECORD) and not kwargs and has_context:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         template = tuple(_TENSOR if isinstance(arg, torch.Tensor) else arg for arg in args)
         key = (cls, *("t" if arg is _TENSOR else (type(arg), repr(arg)) for arg in template))
@@ -471,8 +472,8 @@ def patch() -> None:
     for name in _ASKING:
         setattr(torch.Tensor, name, _observing(getattr(torch.Tensor, name)))
     for name in ("_make_subclass", "_make_wrapper_subclass", "as_subclass"):
-        function = getattr(torch.Tensor, name)
-        setattr(torch.Tensor, name, _leaving(function, name) if name == "as_subclass" else staticmethod(_leaving(function, name)))
+        leaving = _leaving(getattr(torch.Tensor, name), name)
+        setattr(torch.Tensor, name, leaving if name == "as_subclass" else staticmethod(leaving))
     for owner, name in _LEAVING:
         setattr(owner, name, _leaving(getattr(owner, name), name))
 
@@ -511,7 +512,8 @@ def live(step: Callable[..., Any], optimizers: Any) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if ext.mode() != 0 or torch.is_anomaly_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        has_hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        if ext.mode() != 0 or torch.is_anomaly_enabled() or has_hooks:
             return step(*args, **kwargs)
         ext.start()
         try:
