@@ -129,6 +129,7 @@ struct Node {
   std::vector<Node*> children;
   std::optional<c10::OperatorHandle> op;
   const void* key = nullptr;
+  uint64_t switches = 0;
   std::string flags;
   c10::impl::LocalDispatchKeySet tls{c10::impl::PODLocalDispatchKeySet{}};
   bool grad_mode = true, refused = false, is_factory = false, sets_requires_grad = false;
@@ -471,12 +472,23 @@ IValue decode(const Arg& p, F value) {
     default: return p.value;
   }
 }
+// What decides, above a kernel, which calls an op is made of, and a gradient's formula.
+uint64_t switches() {
+  auto& c = at::globalContext();
+  uint64_t r = 0;
+  for (bool on : {c.userEnabledFlashSDP(), c.userEnabledMemEfficientSDP(), c.userEnabledMathSDP(), c.userEnabledOverrideableSDP(),
+                  c.allowFP16BF16ReductionMathSDP(), c.userEnabledMkldnn(), c.deterministicAlgorithms()})
+    r = 2 * r + on;
+  return r * 64 + static_cast<uint64_t>(at::get_default_dtype_as_scalartype());
+}
 bool is_tls_same(const Node& n) {
+  if (!n.is_direct && n.switches != switches()) return false;
   auto t = c10::impl::tls_local_dispatch_key_set();
   return n.grad_mode == c10::GradMode::is_enabled() && t.included_ == n.tls.included_ && t.excluded_ == n.tls.excluded_;
 }
 void note_tls(Node& n) {
   n.grad_mode = c10::GradMode::is_enabled();
+  n.switches = switches();
   n.tls = c10::impl::tls_local_dispatch_key_set();
   n.tls.included_ = (n.tls.included_ - kPython).add(kKey);  // the recorder's
 }
