@@ -13,7 +13,7 @@ from torch import Tensor
 import gradc
 from tests.compilers import find
 from tests.nodes.test_versions import FORMULAS
-from tests.oracle import check, constant, leaf
+from tests.oracle import check, constant, indices, leaf
 
 CAPTURED = find("captured")
 
@@ -71,6 +71,17 @@ def test_of_what_nodes_take_and_return_that_run_live(function: Callable[[Tensor]
         return [(function(a) * scale).sum().backward() or a.grad._version for _ in range(3)]
 
     check(step, leaf(4, 2), constant(4, 2), compiler=CAPTURED, allow_fallback=True)
+
+
+def test_of_what_waits_beside_a_node_without_hooks_that_runs_live() -> None:
+    """Who keeps what such a node is given was not noted, and an IndexError was raised: index_put cannot be captured."""
+
+    def step(compile: Any, a: Tensor, places: Tensor) -> tuple[Tensor, int]:
+        (slope,) = torch.autograd.grad(a.index_add(0, places, a[places]).sin().sum(), a, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.square().sum(), a)
+        return bend, bend._version
+
+    check(step, leaf(4, 2), indices(5, high=4), compiler=CAPTURED, allow_fallback=True)
 
 
 @pytest.mark.parametrize("function", FORMULAS.values(), ids=FORMULAS)

@@ -57,10 +57,9 @@ def _reason(original: Method, guard_manager: Any, code: Any, *others: Any, **opt
 
 
 def _drop_the_old(kept: deque[tuple[float, Any, Any]]) -> None:
-    """Without a lock: it is called as something dies, wherever that may be."""
+    """Without a lock: it is called as something dies, wherever that may be. Of the young it looks at one: many die at once."""
     oldest = time.monotonic() - SECONDS_KEPT
-    for entry in list(kept):
-        if entry[0] >= oldest:
-            return
-        with contextlib.suppress(ValueError):  # another thread was faster
-            kept.remove(entry)
+    with contextlib.suppress(IndexError):  # none is left
+        while (entry := kept[0])[0] < oldest:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                kept.remove(entry)
