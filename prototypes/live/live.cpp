@@ -263,10 +263,12 @@ Tensor value_of(int f) {  // the object, where there is one: views must know the
 }
 int new_slot(const Tensor& t, bool is_external, int flat) {
   int s = slots.size();
-  auto& counter = t.unsafeGetTensorImpl()->version_counter();
+  auto& counter = t.unsafeGetTensorImpl()->version_counter();  // of any kind of tensor: what is not plain is told by who asks
   slots.push_back({Weak(t.getIntrusivePtr()), flat, is_external, counter.enabled() ? counter.current_version() : 0});
-  const void* memory = t.storage().unsafeGetStorageImpl();
-  if (int first = memories.find(memory); is_external && (first < 0 || first >= s)) memories.set(memory, s);
+  if (is_external) {
+    const void* memory = t.storage().unsafeGetStorageImpl();
+    if (int first = memories.find(memory); first < 0 || first >= s) memories.set(memory, s);
+  }
   known.set(t.unsafeGetTensorImpl(), s);
   return s;
 }
@@ -962,6 +964,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   }
   Node* n = make(OP, cur);
   n->op = op, n->key = &op.schema();
+  n->refused = true;  // until all is known of it
   note_tls(*n);
   n->sets_requires_grad = op.operator_name().name == "aten::requires_grad_";
   auto was = require_now();
@@ -984,6 +987,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   for (auto& o : n->outs)
     if (mode == RECORD && !is_plain(object(o.slot))) n->refused = true, stop("a result of another kind");
   if (mode != RECORD) return;
+  n->refused = false;
   bool has_tensors = false;
   for (auto& p : n->args) has_tensors |= p.kind != CONST;
   const auto& name = op.operator_name().name;

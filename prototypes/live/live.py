@@ -446,6 +446,8 @@ _LEAVING = (
     (torch, "compile"),
     (torch.autograd.set_detect_anomaly, "__init__"),
     (torch.utils, "swap_tensors"),
+    (torch._C.ScriptFunction, "__call__"),  # the JIT makes nodes of its own, past the dispatcher
+    (torch._C.ScriptMethod, "__call__"),
     (torch.inference_mode, "__enter__"),  # what it ends with is the dispatcher's state from before it
 )
 
