@@ -446,8 +446,6 @@ _LEAVING = (
     (torch, "compile"),
     (torch.autograd.set_detect_anomaly, "__init__"),
     (torch.utils, "swap_tensors"),
-    (torch._C.ScriptFunction, "__call__"),  # the JIT makes nodes of its own, past the dispatcher
-    (torch._C.ScriptMethod, "__call__"),
     (torch.inference_mode, "__enter__"),  # what it ends with is the dispatcher's state from before it
 )
 
@@ -476,14 +474,17 @@ def patch() -> None:
     for name in ("_make_subclass", "_make_wrapper_subclass", "as_subclass"):
         leaving = _leaving(getattr(torch.Tensor, name), name)
         setattr(torch.Tensor, name, leaving if name == "as_subclass" else staticmethod(leaving))
+    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        script.__call__ = _leaving(script.__call__, "a scripted function", torch._C._get_graph_executor_optimize)
     for owner, name in _LEAVING:
         setattr(owner, name, _leaving(getattr(owner, name), name))
 
 
-def _leaving(function: Callable[..., Any], why: str) -> Callable[..., Any]:
+def _leaving(function: Callable[..., Any], why: str, if_so: Callable[[], bool] = lambda: True) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        ext.leave(why)
+        if if_so():  # the JIT's optimizer makes nodes of its own, past the dispatcher
+            ext.leave(why)
         return function(*args, **kwargs)
 
     return call
