@@ -251,8 +251,9 @@ class Observer:
             self._handles.update(dict.fromkeys(handles, handles))
 
     def _with_dependent(self, event: Ran | Boundary) -> Ran | Boundary:
-        is_without_hooks = isinstance(event, Boundary) and not event.is_kept  # who holds what it is given is as it was
-        if isinstance(event, Ran) or is_without_hooks or self._dependent.isdisjoint((*event.inputs, *event.outputs)):
+        if isinstance(event, Ran) or not event.is_kept:  # without hooks, nobody else comes to hold anything
+            return event
+        if self._dependent.isdisjoint((*event.inputs, *event.outputs)):
             return event
         returned = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
         waiting = self._dependent & {handle for slot in event.after.slots() for handle in self._handles.get(slot, (slot,))}

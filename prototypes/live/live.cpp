@@ -37,6 +37,7 @@ using Weak = c10::weak_intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>;
 
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 const c10::DispatchKeySet kPython({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+const c10::DispatchKeySet kOthers({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode});  // a mode or a transform of the user's
 enum Mode { OFF, MATCH, RECORD, PASS };
 enum Kind { OP, ENGINE, FUNCTION, REQUIRES, END };
 enum ArgKind : uint8_t { SLOT, LIST, OPTLIST, NUMBER, CONST };
@@ -125,14 +126,13 @@ struct Below {
 struct Node {
   int id;
   Kind kind;
-  Node* parent = nullptr;
   std::vector<Node*> children;
   std::optional<c10::OperatorHandle> op;
   const void* key = nullptr;
   uint64_t switches = 0;
   std::string flags;
   c10::impl::LocalDispatchKeySet tls{c10::impl::PODLocalDispatchKeySet{}};
-  bool grad_mode = true, refused = false, is_factory = false, sets_requires_grad = false;
+  bool grad_mode = true, refused = false, is_factory = false;
   bool is_direct = false;    // its call is the op that was met, with the same arguments
   bool is_dynamic = false;   // the sizes of its results depend on data
   std::vector<Arg> args;
@@ -241,12 +241,16 @@ bool debug() {
 Node* make(Kind kind, Node* parent) {
   nodes.push_back(std::make_unique<Node>());
   auto* n = nodes.back().get();
-  n->id = nodes.size() - 1, n->kind = kind, n->parent = parent;
+  n->id = nodes.size() - 1, n->kind = kind;
   if (parent) parent->children.insert(parent->children.begin(), n);
   return n;
 }
+Tensor alive(int slot) {  // undefined where nobody has it any more
+  auto p = slots[slot].object.lock();
+  return p ? Tensor(std::move(p)) : Tensor();
+}
 Tensor object(int slot) {
-  if (auto p = slots[slot].object.lock()) return Tensor(std::move(p));
+  if (Tensor t = alive(slot); t.defined()) return t;
   int f = slots[slot].flat;
   if (f >= 0 && f < (int)flats.size() && flats[f].is_there()) return flats[f].get();
   return at::empty({0});  // of a factory, and nobody took it
@@ -257,9 +261,8 @@ Flat& flat_at(int f) {
 }
 Tensor value_of(int f) {  // the object, where there is one: views must know their base
   int s = slot_of_flat[f];
-  if (s >= 0)
-    if (auto p = slots[s].object.lock()) return Tensor(std::move(p));
-  return flats[f].get();
+  Tensor t = s >= 0 ? alive(s) : Tensor();
+  return t.defined() ? t : flats[f].get();
 }
 int new_slot(const Tensor& t, bool is_external, int flat) {
   int s = slots.size();
@@ -281,7 +284,7 @@ void set_flat(int slot, int flat, const Tensor& t, const Meta& meta) {
 }
 void hold() {
   for (int s : fresh)
-    if (auto p = slots[s].object.lock()) set_flat(s, slots[s].flat, Tensor(std::move(p)), *slots[s].meta);
+    if (Tensor t = alive(s); t.defined()) set_flat(s, slots[s].flat, t, *slots[s].meta);
   fresh.clear();
 }
 void forget() {
@@ -353,10 +356,11 @@ bool is_same(const IValue& a, const IValue& b) {
   if (a.isGenerator() || b.isGenerator() || a.tagKind() != b.tagKind()) return false;
   return a == b;
 }
-bool may_be_external(const Tensor& t) {
-  return t.layout() == at::kStrided && t.device().is_cpu() && !has_history(t) && !t.is_inference() &&
-      !t.key_set().has(c10::DispatchKey::Python) && t.has_storage() && !t.is_conj() && !t.is_neg() && !t._fw_grad(0).defined();
+bool is_plain(const Tensor& t) {
+  return t.layout() == at::kStrided && t.device().is_cpu() && t.has_storage() && !t.is_conj() && !t.is_neg() && !t.is_quantized() && !t.is_inference() &&
+      !t.key_set().has(c10::DispatchKey::Python) && !t._fw_grad(0).defined();
 }
+bool may_be_external(const Tensor& t) { return !has_history(t) && is_plain(t); }
 // Views that were made outside count their writes together: which of them are one is part of what was recorded.
 int shares_with(const Tensor& t) {
   int s = memories.find(t.storage().unsafeGetStorageImpl());
@@ -484,9 +488,9 @@ uint64_t switches() {
   return r * 64 + static_cast<uint64_t>(at::get_default_dtype_as_scalartype());
 }
 bool is_tls_same(const Node& n) {
-  if (!n.is_direct && n.switches != switches()) return false;
   auto t = c10::impl::tls_local_dispatch_key_set();
-  return n.grad_mode == c10::GradMode::is_enabled() && t.included_ == n.tls.included_ && t.excluded_ == n.tls.excluded_;
+  return n.grad_mode == c10::GradMode::is_enabled() && t.included_ == n.tls.included_ && t.excluded_ == n.tls.excluded_ &&
+      (n.is_direct || n.switches == switches());
 }
 void note_tls(Node& n) {
   n.grad_mode = c10::GradMode::is_enabled();
@@ -545,18 +549,18 @@ void give_out(Node& n, size_t i, const Tensor& t) {
     slots[s].meta = &o.meta;
     if (n.is_factory) slot_of_flat[(flat_at(o.flat), o.flat)] = s, fresh.push_back(s);
     else set_flat(s, o.flat, t, o.meta);
-  } else if (o.meta.requires_grad && !slots[o.slot].is_external) {
-    give_stub(o.slot, t, o.stub);  // written into, or as it was
-  } else if (o.meta.requires_grad && !t.requires_grad()) {
-    give_stub(o.slot, t, o.stub);
+  } else if (o.meta.requires_grad && !(slots[o.slot].is_external && t.requires_grad())) {
+    give_stub(o.slot, t, o.stub);  // written into, or as it was; not a leaf from outside
   }
 }
-void turn(Node& n) {
-  for (auto& [flat, of] : n.handles) {
+// The node has given these results: they are the unit's from here on.
+void take(Node* n, const std::vector<Tensor>& results) {
+  for (size_t i = 0; i < results.size(); ++i) give_out(*n, i, results[i]);
+  for (auto& [flat, of] : n->handles) {
     flat_at(std::max(flat, of));
     flats[flat] = flats[of];
   }
-  for (int s : n.turned) {
+  for (int s : n->turned) {
     Tensor t = object(s);
     if (!has_stub(t)) give_stub(s, t, stub_of("AsStridedBackward0", t));
   }
@@ -584,14 +588,10 @@ void push_returns(const Node& n, const std::vector<Tensor>& results, Stack* stac
     }
   }
 }
-// The results of what the node calls; of a node that is direct they come from the stack, which is left with them.
+// The results of a node whose calls, or Program, have run.
 std::vector<Tensor> results_of(Node& n) {
   std::vector<Tensor> results;
-  if (!run_calls(n)) return results;
-  for (auto& o : n.outs) {
-    if (!o.is_new) results.push_back(object(o.slot));
-    else results.push_back(flats[o.flat].get());
-  }
+  for (auto& o : n.outs) results.push_back(o.is_new ? flats[o.flat].get() : object(o.slot));
   return results;
 }
 bool answer(Node* n, Stack* stack, size_t nargs, size_t base) {
@@ -599,9 +599,10 @@ bool answer(Node* n, Stack* stack, size_t nargs, size_t base) {
   hold();
   keep_externals(*n);
   if (!n->is_direct) {
+    if (!run_calls(*n)) return false;
     auto results = results_of(*n);
     if (!fit(*n, results)) return false;
-    for (size_t i = 0; i < results.size(); ++i) give_out(*n, i, results[i]);
+    take(n, results);
     torch::jit::drop(*stack, nargs);
     push_returns(*n, results, stack);
   } else {
@@ -629,9 +630,8 @@ bool answer(Node* n, Stack* stack, size_t nargs, size_t base) {
       keep_externals(*n);
       push_returns(*n, results, stack);
     }
-    for (size_t i = 0; i < results.size(); ++i) give_out(*n, i, results[i]);
+    take(n, results);
   }
-  turn(*n);
   step_to(n);
   static int64_t& answered = counts["ops answered"];
   ++answered;
@@ -649,7 +649,7 @@ void stop(const char* why) {
 }
 py::list externals_of(Node& n) {
   py::list l;
-  for (auto& e : n.externals) l.append(py::make_tuple(e.slot, object(e.slot)));
+  for (auto& e : n.externals) l.append(object(e.slot));
   return l;
 }
 void before(Node& n) {
@@ -826,7 +826,7 @@ void make_history(bool record) {
   std::vector<Tensor> objects;
   for (size_t s = 0; s < slots.size(); ++s) objects.push_back(object(s));
   std::vector<bool> is_alive;
-  for (auto& s : slots) is_alive.push_back((bool)s.object.lock());
+  for (size_t s = 0; s < slots.size(); ++s) is_alive.push_back(alive(s).defined());
   auto is_leaf = leaves_of_factories();
   strip(objects);
   cb.attr("begin")();
@@ -848,7 +848,7 @@ void make_history(bool record) {
   } catch (...) {
     if (debug()) try { throw; } catch (std::exception& e) { std::cerr << "live: making history raised: " << e.what() << std::endl; }
     py::error_scope kept;
-    cb.attr("begun")(-2, py::dict());
+    cb.attr("begun")(-1, py::dict());
     stop("raised while history was made");
     throw;
   }
@@ -857,6 +857,12 @@ void make_history(bool record) {
     if (flats[f].is_there()) values[py::int_(f)] = slot_of_flat[f] >= 0 ? objects[slot_of_flat[f]] : flats[f].get();
   cb.attr("begun")(record ? cur->id : -1, values);
   if (!record) stop("history was asked for");
+}
+
+// What comes now cannot be told to a recorder, nor answered.
+void give_up(const char* why) {
+  if (mode == MATCH) make_history(false);
+  else stop(why);
 }
 
 // ---- recording
@@ -881,26 +887,21 @@ void note_results(Node& n, c10::ArrayRef<IValue> results) {
     n.returns.push_back(r);
   }
 }
-bool is_plain(const Tensor& t) {
-  return t.layout() == at::kStrided && t.device().is_cpu() && t.has_storage() && !t.is_conj() && !t.is_neg() && !t.is_quantized() && !t.is_inference() &&
-      !t.key_set().has(c10::DispatchKey::Python) && !t._fw_grad(0).defined();
-}
 std::vector<bool> require_now() {
   std::vector<bool> r;
   for (size_t s = 0; s < slots.size(); ++s) {
-    auto p = slots[s].object.lock();
-    r.push_back(p && Tensor(std::move(p)).requires_grad());
+    Tensor t = alive(s);
+    r.push_back(t.defined() && t.requires_grad());
   }
   return r;
 }
 void note_turned(Node& n, const std::vector<bool>& was) {
   auto now = require_now();
   for (size_t s = 0; s < was.size(); ++s) {
-    if (was[s] || !now[s] || !slots[s].object.lock()) continue;
+    if (was[s] || !now[s]) continue;
     bool is_told = false;
     for (auto& o : n.outs) is_told |= o.slot == (int)s;
-    Tensor t = object(s);
-    if (!is_told && !t.is_view()) n.turned.push_back(s);
+    if (!is_told && !object(s).is_view()) n.turned.push_back(s);
   }
 }
 // An op on tensors alone that the unit knows nothing of, and whose history it could not make: it runs, and is no part of it.
@@ -920,6 +921,10 @@ bool passes_by(const c10::OperatorHandle& op, c10::ArrayRef<IValue> args) {
   }
   return outside;
 }
+void as_ever(const c10::OperatorHandle& op, Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+  op.callBoxed(stack);
+}
 void pass_by(const c10::OperatorHandle& op, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard guard(kPython.add(kKey));
   op.callBoxed(stack);
@@ -933,9 +938,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   if (at::autocast::is_autocast_enabled(at::kCPU) || in.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || c10::InferenceMode::is_enabled() ||
       op.operator_name() == make_dual) {
     stop("a state of another kind");
-    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.callBoxed(stack);
-    return;
+    return as_ever(op, stack);
   }
   if (passes_by(op, args)) {
     Off off;
@@ -944,9 +947,7 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   }
   if (way.size() > 3000) {  // nobody knows whether it ends
     stop("a long unit");
-    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.callBoxed(stack);
-    return;
+    return as_ever(op, stack);
   }
   // Under a recorder a factory's result is detached before it is given out. That is the recorder's doing.
   static auto detach = c10::OperatorName("aten::detach", "");
@@ -966,26 +967,23 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
   n->op = op, n->key = &op.schema();
   n->refused = true;  // until all is known of it
   note_tls(*n);
-  n->sets_requires_grad = op.operator_name().name == "aten::requires_grad_";
   auto was = require_now();
   encode(*n, args);
   was.resize(slots.size(), true);
   Off off;
   before(*n);
   try {
-    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.callBoxed(stack);
+    as_ever(op, stack);
   } catch (...) {
-    n->refused = true;
     stop("an op raised");
     throw;
   }
   const auto nreturns = op.schema().returns().size();
   note_results(*n, c10::ArrayRef<IValue>(stack->data() + stack->size() - nreturns, nreturns));
   note_turned(*n, was);
-  if (n->sets_requires_grad) n->refused = true, stop("requires_grad_ by the dispatcher");
+  if (op.operator_name().name == "aten::requires_grad_") stop("requires_grad_ by the dispatcher");
   for (auto& o : n->outs)
-    if (mode == RECORD && !is_plain(object(o.slot))) n->refused = true, stop("a result of another kind");
+    if (mode == RECORD && !is_plain(object(o.slot))) stop("a result of another kind");
   if (mode != RECORD) return;
   n->refused = false;
   bool has_tensors = false;
@@ -1000,26 +998,21 @@ void meet_recording(const c10::OperatorHandle& op, Stack* stack) {
 // ---- what the dispatcher meets
 
 void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  auto as_ever = [&] {
-    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.callBoxed(stack);
-  };
-  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) || is_busy) return as_ever();  // torch.tensor, which writes into memory
-  if (op.operator_name().name.rfind("profiler::", 0) == 0) return as_ever();
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) || is_busy) return as_ever(op, stack);  // torch.tensor, which writes into memory
+  if (op.operator_name().name.rfind("profiler::", 0) == 0) return as_ever(op, stack);
   if (mode == RECORD) {
     py::gil_scoped_acquire gil;
     Busy busy;
     return meet_recording(op, stack);
   }
-  if (mode != MATCH) return as_ever();
-  static const c10::DispatchKeySet others({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
-  if (c10::impl::tls_local_dispatch_key_set().included_.has_any(others) || at::autocast::is_autocast_enabled(at::kCPU)) {
+  if (mode != MATCH) return as_ever(op, stack);
+  if (c10::impl::tls_local_dispatch_key_set().included_.has_any(kOthers) || at::autocast::is_autocast_enabled(at::kCPU)) {
     {
       py::gil_scoped_acquire gil;
       Busy busy;
       make_history(false);
     }
-    return as_ever();
+    return as_ever(op, stack);
   }
   const auto nargs = op.schema().arguments().size();
   const void* key = &op.schema();
@@ -1059,12 +1052,18 @@ void meet(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     include(mode == RECORD);
     return;
   }
-  as_ever();
+  as_ever(op, stack);
 }
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&meet>()); }
 
 // ---- what Python meets
 
+Node* make_special(Kind kind, const std::string& flags) {
+  Node* n = make(kind, cur);
+  n->flags = flags;
+  include(true), note_tls(*n), include(false);
+  return n;
+}
 Node* find_special(Kind kind, const std::string& flags, const std::vector<IValue>& args) {
   for (Node* c : cur->children)
     if (c->kind == kind && c->flags == flags && is_tls_same(*c) && match_args(*c, args)) return c;
@@ -1095,24 +1094,11 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
   if (!is_on()) return no;
   Busy busy;
   const bool accumulates = flags[3] == '1';
-  auto leave = [&](const char* why) {
-    if (mode == MATCH) make_history(false);
-    else stop(why);
-    return no;
-  };
+  auto leave = [&](const char* why) { return give_up(why), no; };
   auto is_met = [](const Tensor& t) { return known.find(t) >= 0; };
   for (auto& t : outs) if (!is_mine(t)) return leave("backward from outside");
   for (auto& t : ins) if (!is_met(t)) return leave("backward to what is outside");
   for (auto& t : grads) if (t && t->defined() && !is_met(*t) && !may_be_external(*t)) return leave("gradients from outside");
-  auto slots_of = [&](Node* n) {
-    auto one = [&](const std::optional<Tensor>& t) { return t && t->defined() ? (n ? slot_for(*n, *t) : known.find(*t)) : -1; };
-    std::vector<Arg> args;
-    Arg a{LIST}, b{LIST}, c{LIST};
-    for (auto& t : outs) note_slot(a, one(t), t);
-    for (auto& t : grads) note_slot(b, one(t), t ? *t : Tensor());
-    for (auto& t : ins) note_slot(c, one(t), t);
-    return std::vector<Arg>{a, b, c};
-  };
   auto returned = [&](Node* n, const std::vector<Tensor>& results) -> py::tuple {
     if (accumulates) return py::make_tuple(true, py::none());
     std::map<int, Tensor> of;
@@ -1121,10 +1107,10 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     for (auto& r : n->returns) l.append(r.outs[0] < 0 ? py::object(py::none()) : py::cast(of.at(r.outs[0])));
     return py::make_tuple(true, py::tuple(l));
   };
+  std::vector<Tensor> plain;
+  for (auto& t : grads) plain.push_back(t ? *t : Tensor());
+  const std::vector<IValue> values{IValue(outs), IValue(plain), IValue(ins)};
   if (mode == MATCH) {
-    std::vector<Tensor> plain;
-    for (auto& t : grads) plain.push_back(t ? *t : Tensor());
-    std::vector<IValue> values{IValue(outs), IValue(plain), IValue(ins)};
     const size_t base = slots.size();
     for (Node* c : cur->children) {
       if (c->kind != ENGINE || c->refused || c->flags != flags || !is_tls_same(*c)) continue;
@@ -1143,13 +1129,10 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
       hold();
       keep_externals(*c);
       if (c->calls.empty()) run_plan(*c);
-      else {
-        if (!run_calls(*c)) { back_to(base); continue; }
-      }
-      std::vector<Tensor> results;
-      for (auto& o : c->outs) results.push_back(o.is_new ? flats[o.flat].get() : object(o.slot));
+      else if (!run_calls(*c)) { back_to(base); continue; }
+      auto results = results_of(*c);
       TORCH_CHECK(fit(*c, results), "live: gradients of another layout than recorded");
-      for (size_t i = 0; i < results.size(); ++i) give_out(*c, i, results[i]);
+      take(c, results);
       if (accumulates)
         for (size_t i = 0; i < results.size(); ++i) {
           if (c->args[4].slots[i] < 0) object(c->args[3].slots[i]).mutable_grad() = results[i];
@@ -1161,16 +1144,12 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     make_history(true);
   }
   Off off;
-  Node* n = make(ENGINE, cur);
-  n->flags = flags;
-  include(true), note_tls(*n), include(false);
-  n->args = slots_of(n);
+  Node* n = make_special(ENGINE, flags);
+  encode(*n, values);
   auto& leaves = n->leaves;
   for (size_t s = 0; s < slots.size(); ++s) {
-    auto p = slots[s].object.lock();
-    if (!p) continue;
-    Tensor t(std::move(p));
-    if (!t.requires_grad() || has_history(t)) continue;
+    Tensor t = alive(s);
+    if (!t.defined() || !t.requires_grad() || has_history(t)) continue;
     Tensor g = t.grad();
     if (has_hooks(t) || (accumulates && g.defined() && (g.requires_grad() || (known.find(g) < 0 && !may_be_external(g))))) {
       n->refused = true;
@@ -1192,7 +1171,7 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
   Arg grads_before{LIST};
   std::map<int, uint32_t> versions;
   if (accumulates)
-    for (int s : std::vector<int>(leaves)) {
+    for (int s : leaves) {
       Tensor g = object(s).grad();
       note_slot(grads_before, slot_for(*n, g), g);
       versions[s] = g.defined() ? g._version() : 0;
@@ -1210,7 +1189,7 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
     stop("backward raised");
     throw;
   }
-  std::vector<IValue> values;
+  std::vector<IValue> given;
   if (accumulates) {
     Arg of{LIST}, into{LIST};
     for (size_t i = 0; i < grads_before.slots.size(); ++i) {
@@ -1219,14 +1198,14 @@ py::tuple engine(std::vector<Tensor> outs, std::vector<std::optional<Tensor>> gr
       if (!g.defined()) continue;
       bool is_other = grads_before.slots[i] >= 0 && known.find(g) != grads_before.slots[i];
       if (is_other) n->refused = true;  // the sum is another tensor
-      of.slots.push_back(s), into.slots.push_back(grads_before.slots[i]), values.emplace_back(g);
+      of.slots.push_back(s), into.slots.push_back(grads_before.slots[i]), given.emplace_back(g);
       n->is_written.push_back(grads_before.slots[i] >= 0 && g._version() != versions[s]);
     }
     n->args.push_back(of), n->args.push_back(into);
   } else {
-    for (auto x : r) values.emplace_back(x.is_none() ? Tensor() : x.cast<Tensor>());
+    for (auto x : r) given.emplace_back(x.is_none() ? Tensor() : x.cast<Tensor>());
   }
-  note_results(*n, values);
+  note_results(*n, given);
   told(*n);
   if (accumulates && !n->calls.empty())  // it may have to run once more, when it has written already
     for (int s : n->args[4].slots) n->refused |= s >= 0;
@@ -1241,8 +1220,7 @@ py::object function(std::vector<Tensor> ins, const std::string& flags) {
   std::vector<IValue> args{IValue(ins)};
   for (auto& t : ins)
     if (known.find(t) < 0 && !may_be_external(t)) {
-      if (mode == MATCH) make_history(false);
-      else stop("a function of what is outside");
+      give_up("a function of what is outside");
       return py::none();
     }
   if (mode == MATCH) {
@@ -1252,22 +1230,18 @@ py::object function(std::vector<Tensor> ins, const std::string& flags) {
       Off off;
       hold();
       keep_externals(*n);
-      auto results = results_of(*n);
+      auto results = run_calls(*n) ? results_of(*n) : std::vector<Tensor>();
       if (fit(*n, results)) {
-        py::list l;
-        for (size_t i = 0; i < results.size(); ++i) give_out(*n, i, results[i]), l.append(results[i]);
-        turn(*n);
+        take(n, results);
         step_to(n);
-        return py::tuple(l);
+        return py::tuple(py::cast(results));
       }
     }
     back_to(base);
     make_history(true);
   }
   Off off;
-  Node* n = make(FUNCTION, cur);
-  n->flags = flags;
-  include(true), note_tls(*n), include(false);
+  Node* n = make_special(FUNCTION, flags);
   encode(*n, args);
   before(*n);
   py::tuple r;
@@ -1292,8 +1266,7 @@ bool requires_grad(Tensor t, bool on) {
   int s = known.find(t);
   if (s < 0) return false;
   if (slots[s].is_external || has_history(t)) {
-    if (mode == MATCH) make_history(false);
-    else stop("requires_grad_ of what is outside");
+    give_up("requires_grad_ of what is outside");
     return false;
   }
   std::vector<IValue> args{t};
@@ -1307,9 +1280,7 @@ bool requires_grad(Tensor t, bool on) {
     make_history(true);
   }
   Off off;
-  Node* n = make(REQUIRES, cur);
-  n->flags = flags;
-  include(true), note_tls(*n), include(false);
+  Node* n = make_special(REQUIRES, flags);
   encode(*n, args);
   t.set_requires_grad(on);
   told(*n);
@@ -1320,20 +1291,18 @@ bool requires_grad(Tensor t, bool on) {
 void ask(Tensor t, bool only_looks) {
   if (!is_on() || known.find(t) < 0) return;
   Busy busy;
-  if (mode == MATCH) make_history(false);
-  else if (only_looks) cb.attr("looked_at")();  // it is there; perhaps inside of what switches modes off
-  else stop("autograd's own");
+  if (mode == RECORD && only_looks) cb.attr("looked_at")();  // it is there; perhaps inside of what switches modes off
+  else give_up("autograd's own");
 }
 void leave(const char* why) {
   if (!is_on()) return;
   Busy busy;
-  if (mode == MATCH) make_history(false);
-  else stop(why);
+  give_up(why);
 }
 
 void start() {
   if (c10::InferenceMode::is_enabled() || at::get_default_dtype_as_scalartype() != at::kFloat || at::globalContext().deterministicAlgorithms() ||
-      c10::impl::tls_local_dispatch_key_set().included_.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode})) ||
+      c10::impl::tls_local_dispatch_key_set().included_.has_any(kOthers) ||
       at::autocast::is_autocast_enabled(at::kCPU) || (mode != OFF && mode != PASS))
     return;
   if (counts["went another way"] + counts["given up"] > 40 + counts["units answered"]) {
@@ -1354,9 +1323,8 @@ void sync_unit() {
     bool is_whole = n && !n->refused;
     for (int s : stubbed) {
       if (!is_whole) break;
-      auto p = slots[s].object.lock();
-      if (!p) continue;
-      Tensor t(std::move(p));
+      Tensor t = alive(s);
+      if (!t.defined()) continue;
       is_whole = !has_stub(t) || !is_held_by_python(t) || std::count(n->freed.begin(), n->freed.end(), s);
     }
     if (is_whole) ++counts["units answered"];
@@ -1368,10 +1336,8 @@ void sync_unit() {
     Node* n = make(END, cur);
     bool is_fine = cb.attr("finish")(n->id).cast<bool>(), lives_on = false;  // the recorder lets go first
     for (size_t s = 0; s < slots.size(); ++s) {
-      auto p = slots[s].object.lock();
-      if (!p) continue;
-      Tensor t(std::move(p));
-      if (!has_history(t) || !is_held_by_python(t)) continue;
+      Tensor t = alive(s);
+      if (!t.defined() || !has_history(t) || !is_held_by_python(t)) continue;
       if (freed.count(history_of(t))) n->freed.push_back(s);
       else {
         lives_on = true;

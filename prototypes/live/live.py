@@ -49,9 +49,7 @@ class _Answers(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.is_real:
             return self._made_anew(op, op(*args, **kwargs))
-        if op.is_view or op is _detach:
-            return op(*args, **kwargs)
-        if op.namespace == "profiler":
+        if op.is_view or op is _detach or op.namespace == "profiler":
             return op(*args, **kwargs)
         if not _makes_tensors(op):  # it checks, or counts
             if self.calls and self.calls[0].op is op:
@@ -150,8 +148,8 @@ class _Recorder(Recorder):
         with _counting_writes(op, args):
             return super().__torch_dispatch__(op, types, args, kwargs)
 
-    def go_on(self, path: _Path, node: int, flats: dict[int, torch.Tensor]) -> None:
-        """Behind what an earlier recording holds up to this node."""
+    def go_on(self, path: _Path, node: int, flats: list[tuple[int, torch.Tensor]]) -> None:
+        """Behind what an earlier recording holds up to this node. ``flats``: one may be several tensors."""
         num_calls, num_slots, num_inputs = path.ends[node]
         program = path.recorded
         self.instructions[:], self.slots[:], self.inputs[:] = (
@@ -163,7 +161,7 @@ class _Recorder(Recorder):
         self.constants.update((slot, value) for slot, value in program.constants.items() if slot < num_slots)
         for slot in self.slots:
             self._names.unique(slot.name, is_tensor=slot.meta is not None)
-        for flat, tensor in flats.items():
+        for flat, tensor in flats:
             self.known.add(flat, tensor)
 
     def flat(self, tensor: torch.Tensor, first: int) -> int:
@@ -233,9 +231,7 @@ class Callbacks:
         self.path.recorded = self.recorder
         before = self.paths_of.get(node)
         if before is not None:
-            self.recorder.go_on(before, node, self.answers.anew | flats)
-            for flat, tensor in self.answers.anew.items():
-                self.recorder.known.add(flat, tensor)
+            self.recorder.go_on(before, node, [*flats.items(), *self.answers.anew.items()])
             nodes = list(before.spans)
             for each in nodes[: nodes.index(node) + 1]:
                 self.path.spans[each], self.path.outs[each] = before.spans[each], before.outs[each]
@@ -250,20 +246,18 @@ class Callbacks:
         slot = self.recorder.slot_of_alias(tensor)
         return self.recorder.add_phantom(tensor) if slot is None else slot
 
-    def before(self, externals: list[tuple[int, torch.Tensor]]) -> list[int]:
+    def before(self, externals: list[torch.Tensor]) -> list[int]:
         self.recorder.asks = self.recorder.reads = self.recorder.moves = False
-        return [self.recorder.add_input(tensor, "external") for _, tensor in externals]
+        return [self.recorder.add_input(tensor, "external") for tensor in externals]
 
     def after(self, node: int, kind: int, outs: Any) -> tuple[list[int], list[Any], bool]:
         path, recorder, first = self.path, self.recorder, self._last
-        calls = recorder.instructions[first:]
         flats = [recorder.flat(tensor, first if is_new else 0) for is_new, tensor in outs]
         if kind == ENGINE:
             flats = [self._without_copy(flat, tensor, first) if is_new else flat for flat, (is_new, tensor) in zip(flats, outs)]
-            calls = recorder.instructions[first:]
+        calls = recorder.instructions[first:]
         path.spans[node], path.outs[node] = (first, len(recorder.instructions)), flats
         path.ends[node] = len(recorder.instructions), len(recorder.slots), len(recorder.inputs)
-        path.recorded = recorder
         self.paths_of[node] = path
         if node not in self.calls:
             self.calls[node] = calls
