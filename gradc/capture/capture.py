@@ -251,13 +251,12 @@ class Observer:
             self._handles.update(dict.fromkeys(handles, handles))
 
     def _with_dependent(self, event: Ran | Boundary) -> Ran | Boundary:
-        if isinstance(event, Ran) or not event.is_kept:  # without hooks, nobody else comes to hold anything
-            return event
-        if self._dependent.isdisjoint((*event.inputs, *event.outputs)):
+        if isinstance(event, Ran) or self._dependent.isdisjoint((*event.inputs, *event.outputs)):
             return event
         returned = tuple(position for position, slot in enumerate(event.outputs) if slot in self._dependent)
         waiting = self._dependent & {handle for slot in event.after.slots() for handle in self._handles.get(slot, (slot,))}
-        taken = tuple(position for position, slot in enumerate(event.inputs) if slot in waiting)
+        kept = zip(event.inputs, event.is_kept, strict=False)  # of a node without hooks, who keeps its inputs is not noted
+        taken = tuple(position for position, (slot, _) in enumerate(kept) if slot in waiting)
         return dataclasses.replace(event, dependent=returned, dependent_inputs=taken)
 
     def _expected(self, node: int, outputs: Values) -> tuple[Expected, ...]:
