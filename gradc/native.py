@@ -68,6 +68,12 @@ def ask_for_hooks(dictionaries: Sequence[dict[Any, Any]]) -> Callable[[object], 
     return lambda _: any(dictionaries) == had_any
 
 
+def release_memory() -> None:
+    """Give memory back that is kept for the next step, and that no tensor uses."""
+    if is_built():
+        extension.release_large_memory()
+
+
 def tell_of_replaced_kernels(are_replaced: bool) -> None:
     if is_built():
         extension.tell_of_replaced_kernels(are_replaced)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradc import compiled_autograd
+from gradc import compiled_autograd, native
 from gradc.backends import auto
 from gradc.journal import counters
 from gradc.policy.budget import refill_budgets
@@ -30,7 +30,7 @@ def disable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget every compiled region, every captured backward, what was found slower than eager, and every count.
+    """Forget every compiled region, every captured backward, what was found slower than eager, memory that is kept for the next step, and every count.
 
     What is compiled stays usable, and is compiled again at its next call; code compiled by ``torch.compile`` for other backends
     is forgotten as well (``torch.compiler.reset``). Settings, registered backends and patches of torch stay as they are.
@@ -40,4 +40,5 @@ def reset() -> None:
     refill_budgets()
     forget_verdicts()
     auto.forget()
+    native.release_memory()
     counters.clear()

@@ -5,6 +5,7 @@
 #include "csrc/spec.h"
 #include "executor/core/csrc/device_graph.h"
 #include "executor/core/csrc/devices.h"
+#include "executor/core/csrc/large_memory.h"
 #include "executor/core/csrc/plan.h"
 #include "executor/core/csrc/prove.h"
 #include "executor/cpu/csrc/iterated.h"
@@ -389,6 +390,8 @@ void bind_executor(py::module_& module) {
       },
       py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
   module.def("keep_lent", &keep_lent, py::arg("tensor"), "The memory of a graph that a tensor lies on is not written again.");
+  install_large_memory();
+  module.def("release_large_memory", &release_large_memory, "Gives memory back that plans have freed and nobody uses. Returns the bytes.");
   module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
   module.def("has_onednn", &has_onednn, "True where the functions of torch's own oneDNN are found, so that its primitives are kept.");
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");

@@ -6,6 +6,7 @@
 #include "executor/core/csrc/device_graphs.h"
 #include "executor/core/csrc/devices.h"
 #include "executor/core/csrc/kernels.h"
+#include "executor/core/csrc/large_memory.h"
 #include "executor/core/csrc/versions.h"
 
 #include <ATen/autocast_mode.h>
@@ -282,6 +283,7 @@ std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> in
     }
     const at::AutoGradMode grad_mode(true);
     const NoAutocast autocast = no_autocast();
+    const LargeMemory memory;
     run_all(plan, frame);
   } catch (const std::exception&) {
     if (left) {
