@@ -30,10 +30,11 @@ def disable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget every compiled region, every captured backward, what was found slower than eager, memory that is kept for the next step, and every count.
+    """Forget every compiled region, every captured backward, what was found slower than eager, and every count.
 
     What is compiled stays usable, and is compiled again at its next call; code compiled by ``torch.compile`` for other backends
-    is forgotten as well (``torch.compiler.reset``). Settings, registered backends and patches of torch stay as they are.
+    is forgotten as well (``torch.compiler.reset``). Memory that is kept for the next step goes back. Settings, registered
+    backends and patches of torch stay as they are.
     """
     torch.compiler.reset()
     compiled_autograd.reset()

@@ -1,4 +1,4 @@
-"""Large tensors that plans make lie on memory that stays mapped, within what a process needs anyway; all others on torch's own."""
+"""Large tensors that plans make lie on memory that stays mapped, within what is needed; others on torch's own."""
 
 from __future__ import annotations
 
