@@ -78,6 +78,8 @@ class Recorder:
             self.space["drive"](self.compiler, self.call)
         finally:
             del linecache.cache[filename], sys.modules[NAME]
+            for name in self.space.keys() - {"__builtins__"}:  # names stay: Dynamo deletes them as its code dies
+                self.space[name] = None
         return self.snapshots
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
