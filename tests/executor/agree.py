@@ -3,6 +3,7 @@
 capture:      (function, inputs) -> Program
 check_agree:  (function, inputs) -> None      outputs, mutated inputs and random state, bit for bit, of the native
                                               executor against eager and against the interpreter
+allocations:  (profile) -> list of bytes      what a profile with memory saw
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExtraFields_Allocation
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradc import executor
@@ -88,3 +90,14 @@ def assert_same(got: Any, expected: Any) -> None:
 def _description(tensor: torch.Tensor) -> tuple[Any, ...]:
     layout = (tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
     return (tensor.dtype, tensor.shape, tensor.layout, tensor.is_conj(), tensor.is_neg(), *layout)
+
+
+def allocations(profile: torch.profiler.profile) -> list[int]:
+    """The bytes of each allocation that a profile with memory saw, negative where they were freed."""
+    events, sizes = profile.profiler.kineto_results.experimental_event_tree(), list[int]()
+    while events:
+        event = events.pop()
+        events.extend(event.children)
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            sizes.append(event.extra_fields.alloc_size)
+    return sizes

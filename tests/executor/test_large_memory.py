@@ -11,12 +11,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch._C._profiler import _ExtraFields_Allocation
 
 import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
-from tests.executor.agree import capture
+from tests.executor.agree import allocations, capture
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 MEGABYTE = 1 << 20
@@ -149,10 +148,5 @@ def test_profiler_sees_it():
     run = lowered(torch.exp, x)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run(x)
-    events, sizes = profile.profiler.kineto_results.experimental_event_tree(), list[int]()
-    while events:
-        event = events.pop()
-        events.extend(event.children)
-        if isinstance(event.extra_fields, _ExtraFields_Allocation):
-            sizes.append(event.extra_fields.alloc_size)
+    sizes = allocations(profile)
     assert 4 * MEGABYTE in sizes and -4 * MEGABYTE in sizes, sizes

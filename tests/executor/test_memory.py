@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch._C._profiler import _ExtraFields_Allocation
 
 import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
 from gradc.executor.core.plan import SMALL, SOON, plan_spec
-from tests.executor.agree import Probe, capture
+from tests.executor.agree import Probe, allocations, capture
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 UNARY = frozenset({"aten::exp", "aten::sin", "aten::cos", "aten::neg", "aten::tanh"})
@@ -203,13 +202,7 @@ def test_torchs_profiler_sees_each_tensor():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         for _ in range(3):
             step()
-    events = profile.profiler.kineto_results.experimental_event_tree()
-    sizes = []
-    while events:
-        event = events.pop()
-        events.extend(event.children)
-        if isinstance(event.extra_fields, _ExtraFields_Allocation):
-            sizes.append(event.extra_fields.alloc_size)
+    sizes = allocations(profile)
     num_bytes = sum(4 * param.numel() for param in params)
     assert sum(size for size in sizes if size > 0) >= 3 * num_bytes
     assert sum(size for size in sizes if size < 0) <= -3 * num_bytes
