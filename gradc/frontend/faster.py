@@ -22,6 +22,7 @@ from gradc.ambient import is_watched
 from gradc.compiled_autograd import settings
 from gradc.config import config
 from gradc.journal import count, counters, listeners_at_each_pass
+from gradc.optim import EagerUpdates
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.policy.ab_timer import Arm, Verdict
 from gradc.policy.budget import Budget
@@ -30,6 +31,7 @@ from gradc.torch_private.autograd import are_saved_tensors_hooked
 from gradc.torch_private.modes import is_forward_ad_active
 
 _MEASURED = "calls run eagerly to compare"
+_CALLS_NOTED = 6  # a block of a trial; and then those whose number is a power of two: a step may come with every tenth call
 
 
 class Faster:
@@ -37,6 +39,7 @@ class Faster:
 
     def __init__(self, compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget) -> None:
         self._compiled, self._eager, self._is_running = compiled, eager, False
+        self._updates, self._num_asked = EagerUpdates(), 0
         self._recording, self._plain = Decision(name, budget), Decision(f"{name} without gradients", budget)
 
     @property
@@ -57,8 +60,7 @@ class Faster:
             return self._run_compiled(args, kwargs)
         decision.tell()
         decision.hand_over()
-        settings.suspend()
-        return self._eager(*args, **kwargs)
+        return self._run_eagerly(args, kwargs)
 
     def _run_compiled_or_try(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if decision.num_rest == 0:
@@ -68,7 +70,18 @@ class Faster:
 
     def _run_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         settings.resume()
+        self._updates.remove()
         return self._compiled(*args, **kwargs)
+
+    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """With native updates, of the optimizers that a few of the calls have been seen to step."""
+        settings.suspend()
+        self._updates.install()
+        self._num_asked += 1
+        if self._num_asked > _CALLS_NOTED and self._num_asked & (self._num_asked - 1):
+            return self._eager(*args, **kwargs)
+        with self._updates.noting():
+            return self._eager(*args, **kwargs)
 
     def _tried(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_running or not (decision.is_in_its_thread() and _is_ordinary()):
@@ -85,8 +98,7 @@ class Faster:
 
     def _run_to_compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         count("stats", _MEASURED)
-        settings.suspend()
-        return self._eager(*args, **kwargs)
+        return self._run_eagerly(args, kwargs)
 
 
 def _is_ordinary() -> bool:

@@ -64,21 +64,31 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     Raises:
         ConfigError: for an optimizer that is none of these.
     """
-    step = native_step_of(step_of(optimizer), lambda reason: None)
-    if step is None:
+    methods = native_methods(optimizer)
+    if methods is None:
         raise ConfigError(
             f"gradc.compile: no native step for {type(optimizer).__name__}. "
             f"There is one for torch.optim's {', '.join(NAMES)}.\n"
             "  Leave this optimizer as it is: inside a compiled function its step runs eagerly."
         )
-    if not getattr(optimizer.step, "is_native", False):
-        step = _quickly(step)
-        step.is_native = True  # type: ignore[attr-defined]
-        step = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-        if has_zero_grad_of_torch(optimizer) and "zero_grad" not in vars(optimizer):
-            optimizer.zero_grad = types.MethodType(zero_grad_unless_replaced, optimizer)  # type: ignore[method-assign]
+    for name, method in methods.items():
+        setattr(optimizer, name, types.MethodType(method, optimizer))
     return optimizer
+
+
+def native_methods(optimizer: torch.optim.Optimizer) -> dict[str, types.FunctionType] | None:
+    """What takes the place of methods that are torch's own, by their names; None where no step of it is known."""
+    step = native_step_of(step_of(optimizer), lambda reason: None)
+    if step is None:
+        return None
+    methods: dict[str, Any] = {}
+    if not getattr(optimizer.step, "is_native", False):
+        step = _quickly(step, type(optimizer).step)
+        step.is_native = True  # type: ignore[attr-defined]
+        methods["step"] = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step
+        if has_zero_grad_of_torch(optimizer) and "zero_grad" not in vars(optimizer):
+            methods["zero_grad"] = zero_grad_unless_replaced
+    return methods
 
 
 def native_step_of(
@@ -98,13 +108,15 @@ def native_step_of(
     return step_with(step, name, arithmetic, around_closure, _is_observed, update_first, learned.quick)
 
 
-def _quickly(step: Step) -> Step:
-    """``step``, for which what is quick comes first."""
+def _quickly(step: Step, of_class: Step) -> Step:
+    """``step``, for which what is quick comes first; it gives way to what replaces ``of_class``, its class's, later."""
     quick = quick_of(step)
 
     @functools.wraps(step)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return None if quick and quick.run(args, kwargs) else step(*args, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self).step is not of_class:
+            return type(self).step(self, *args, **kwargs)
+        return None if quick and quick.run((self, *args), kwargs) else step(self, *args, **kwargs)
 
     return call
 

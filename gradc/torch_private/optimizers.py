@@ -142,6 +142,18 @@ def is_seen_by_schedules(optimizer: Optimizer) -> bool:
     return hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
+def has_step_of_its_class(optimizer: Optimizer) -> bool:
+    """True if nobody has given this optimizer another step than its class's, but for a schedule that notes each."""
+    own = vars(optimizer).get("step")
+    return own is None or (is_seen_by_schedules(optimizer) and getattr(own, "__wrapped__", None) is type(optimizer).step)
+
+
+def is_pickled_by_torch(optimizer: Optimizer) -> bool:
+    """True if a copy is of what torch copies, and of no other attribute."""
+    kind = type(optimizer)
+    return all(getattr(kind, name) is getattr(Optimizer, name) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
+
+
 def seen_by_schedules(step: Step) -> Step:
     """``step`` with what a learning-rate schedule puts around: without, it warns that it comes before the first step."""
 
