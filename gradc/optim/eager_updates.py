@@ -18,8 +18,15 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from gradc.optim.native_step import native_methods
-from gradc.torch_private.optimizers import has_step_of_its_class, is_pickled_by_torch
+from gradc.optim.native_step import may_be_native, native_methods
+from gradc.torch_private.optimizers import has_step_of_its_class
+
+_notes = threading.local()
+
+
+def is_noting() -> bool:
+    """True while this thread runs something eagerly whose optimizers are noted."""
+    return getattr(_notes, "depth", 0) > 0
 
 
 class EagerUpdates:
@@ -39,15 +46,17 @@ class EagerUpdates:
                 self._note(optimizer)
 
         handle = register_optimizer_step_post_hook(note)
+        _notes.depth = getattr(_notes, "depth", 0) + 1
         try:
             yield
         finally:
+            _notes.depth -= 1
             handle.remove()
 
     def _note(self, optimizer: torch.optim.Optimizer) -> None:
         if any(methods.optimizer() is optimizer for methods in self._found):
             return
-        if has_step_of_its_class(optimizer) and is_pickled_by_torch(optimizer) and (functions := native_methods(optimizer)):
+        if may_be_native(optimizer) and (functions := native_methods(optimizer)):
             self._found = [methods for methods in self._found if methods.optimizer() is not None]
             self._found.append(_Methods(optimizer, functions))
             self._are_native = False

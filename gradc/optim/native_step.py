@@ -36,7 +36,9 @@ from gradc.torch_private.optimizers import (
     Group,
     Step,
     asks_whether_captured,
+    has_step_of_its_class,
     has_zero_grad_of_torch,
+    is_pickled_by_torch,
     is_seen_by_schedules,
     known_steps,
     quick_of,
@@ -74,6 +76,12 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     for name, method in methods.items():
         setattr(optimizer, name, types.MethodType(method, optimizer))
     return optimizer
+
+
+def may_be_native(optimizer: torch.optim.Optimizer) -> bool:
+    """True for one that nobody asked to compile, and whose step may be native all the same: it is torch's own, and not yet."""
+    is_known = known_steps().get(step_of(optimizer)) is not None and not getattr(optimizer.step, "is_native", False)
+    return is_known and has_step_of_its_class(optimizer) and is_pickled_by_torch(optimizer)
 
 
 def native_methods(optimizer: torch.optim.Optimizer) -> dict[str, types.FunctionType] | None:

@@ -42,6 +42,11 @@ def run_optimizers_natively(native_step: Callable[[Any, Any], Step | None]) -> P
     )
 
 
+def is_step_of_compiled_code() -> bool:
+    """True inside of a step that compiled code came to."""
+    return _callback.get() is not None
+
+
 def compiled_as_the_caller(closure: Closure) -> Closure:
     """``closure``, which a native step calls, compiled as the code that called the step."""
 
