@@ -42,7 +42,7 @@ class EagerUpdates:
         thread = threading.get_ident()
 
         def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if threading.get_ident() == thread:
+            if not torch.compiler.is_compiling() and threading.get_ident() == thread:
                 self._note(optimizer)
 
         handle = register_optimizer_step_post_hook(note)

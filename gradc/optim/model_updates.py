@@ -41,8 +41,8 @@ class _Watch:
             self._hook = self._hook or register_optimizer_step_post_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if is_inside_compiled_code() or is_step_of_compiled_code() or is_noting():
-            return
+        if torch.compiler.is_compiling() or is_inside_compiled_code() or is_step_of_compiled_code() or is_noting():
+            return  # first of all what another compiler traces, which looks no further
         with self._lock:
             if may_be_native(optimizer) and self._has_parameters_of(optimizer):
                 compile_optimizer(optimizer)

@@ -38,9 +38,9 @@ from gradc.torch_private.optimizers import (
     asks_whether_captured,
     has_step_of_its_class,
     has_zero_grad_of_torch,
-    is_pickled_by_torch,
     is_seen_by_schedules,
     known_steps,
+    may_have_methods_of_its_own,
     quick_of,
     seen_by_schedules,
     step_of,
@@ -81,7 +81,7 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 def may_be_native(optimizer: torch.optim.Optimizer) -> bool:
     """True for one that nobody asked to compile, and whose step may be native all the same: it is torch's own, and not yet."""
     is_known = known_steps().get(step_of(optimizer)) is not None and not getattr(optimizer.step, "is_native", False)
-    return is_known and has_step_of_its_class(optimizer) and is_pickled_by_torch(optimizer)
+    return is_known and has_step_of_its_class(optimizer) and may_have_methods_of_its_own(optimizer)
 
 
 def native_methods(optimizer: torch.optim.Optimizer) -> dict[str, types.FunctionType] | None:

@@ -148,10 +148,12 @@ def has_step_of_its_class(optimizer: Optimizer) -> bool:
     return own is None or (is_seen_by_schedules(optimizer) and getattr(own, "__wrapped__", None) is type(optimizer).step)
 
 
-def is_pickled_by_torch(optimizer: Optimizer) -> bool:
-    """True if a copy is of what torch copies, and of no other attribute."""
-    kind = type(optimizer)
-    return all(getattr(kind, name) is getattr(Optimizer, name) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
+_OF_ATTRIBUTES = ("__getstate__", "__reduce__", "__reduce_ex__", "__setattr__", "__delattr__")
+
+
+def may_have_methods_of_its_own(optimizer: Optimizer) -> bool:
+    """True if an attribute is set as ever, and a copy is of what torch copies, without it."""
+    return all(getattr(type(optimizer), name) is getattr(Optimizer, name) for name in _OF_ATTRIBUTES)
 
 
 def seen_by_schedules(step: Step) -> Step:

@@ -163,7 +163,14 @@ class PickledWhole(AdamW):
         return dict(vars(self))
 
 
-@pytest.mark.parametrize("kind", [OfItsOwn, PickledWhole])
+class Guarded(AdamW):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("step", "zero_grad"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("kind", [OfItsOwn, PickledWhole, Guarded])
 def test_optimizers_that_are_left_as_they_are(kind: type[Optimizer], slow: Any) -> None:
     training = Training(kind)
     faster = slow(training)

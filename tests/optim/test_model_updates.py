@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_of_all
@@ -20,6 +21,11 @@ from tests.observe import differences, observe
 def nobody_is_watched() -> Iterator[None]:
     """Modules that other tests compiled have their optimizers looked at as well."""
     yield
+    look_at_others()
+
+
+def look_at_others() -> None:
+    """Until nobody is looked at any more."""
     bystander = SGD([torch.ones(1, requires_grad=True)])
     while hooks_of_all:
         bystander.step()
@@ -124,3 +130,23 @@ def test_the_backend_that_runs_eagers_calls_leaves_the_optimizer_alone() -> None
     for _ in range(3):
         train(compiled, optimizer)
     assert not is_native(optimizer)
+
+
+def test_another_compilers_step_is_traced_as_if_nobody_looked() -> None:
+    def num_graphs(called: nn.Module) -> int:
+        torch.compiler.reset()
+        counters.clear()
+        optimizer = AdamW(called.parameters())
+        step = torch.compile(lambda: optimizer.step(), backend="eager")
+        for _ in range(10):
+            called(torch.arange(3.0)).sum().backward()
+            step()
+        assert not is_native(optimizer)
+        return counters["stats"]["unique_graphs"]
+
+    compiled = gradc.compile(model())
+    num_graphs(compiled)  # has one more: the gradients are not there yet
+    looked_at = num_graphs(compiled)
+    assert hooks_of_all
+    look_at_others()
+    assert looked_at == num_graphs(compiled)

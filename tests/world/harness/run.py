@@ -220,7 +220,7 @@ def _ratio(eager: Training, compiled: Training, way: Way) -> float:
 
 
 def _usual_mean(times: list[float]) -> float:
-    """Without the slowest and the fastest tenth. Not the median: where gradients are accumulated, each second step is another."""
+    """Without the slowest and the fastest tenth. No median: where gradients are accumulated, each second step is another."""
     tenth = len(times) // 10
     return statistics.fmean(sorted(times)[tenth : len(times) - tenth])
 
