@@ -93,6 +93,7 @@ class Session:
         self.seconds = Bounded(MAX_RECORDINGS)
         self._new: list[Recording] = []
         self._num_misses, self._rest, self._next_rest = 0, 0, 1
+        self._num_refills = CREDIT.num_refills
 
     def rest(self, setting: Setting) -> None:
         """Captures have not paid lately, and looking takes time, too: twice as many passes are left out after each that missed.
@@ -100,6 +101,8 @@ class Session:
         Raises:
             UnsupportedError: if this pass is one of them.
         """
+        if self._num_refills != CREDIT.num_refills:
+            self._rest, self._next_rest, self._num_refills = 0, 1, CREDIT.num_refills
         if self._rest and setting.is_limited:
             self._rest -= 1
             raise UnsupportedError(_NOT_WORTH)

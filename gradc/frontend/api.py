@@ -129,12 +129,14 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
         if options.backend in (DEFAULT_BACKEND, AUTO_BACKEND):
             update_natively(target)
         call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
-        call, forward_alone = _judged(quickly(call), target, name, budget, options), _by_dynamo(forward, options, budget)
+        call, forward_alone = _judged(quickly(call), target, None, name, budget, options), _by_dynamo(forward, options, budget)
         return as_compiled(target, Calls(call, _verified(forward_alone, forward, options), _compiled, options))
     has_backward = _calls_backward(getattr(target, "__code__", None))
     compiled = _by_dynamo(target, options, budget, has_backward)
-    call = _judged(_capturing(compiled, options.fullgraph) if has_backward else compiled, target, name, budget, options)
-    return _as_function(call, target) if has_backward else _as_compiled(call, compiled)
+    if not has_backward:
+        return _as_compiled(_judged(compiled, target, None, name, budget, options), compiled)
+    captured, whole = (_capturing(run, options.fullgraph) for run in (target, quickly(compiled)))
+    return _as_function(_judged(whole, target, captured, name, budget, options), target)
 
 
 def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backward: bool = False) -> Any:
@@ -142,10 +144,10 @@ def _by_dynamo(target: Any, options: CompileOptions, budget: Budget, has_backwar
     return torch.compile(target, backend=Backend(options, budget), fullgraph=whole, dynamic=options.dynamic)
 
 
-def _judged(compiled: Any, target: Any, name: str, budget: Budget, options: CompileOptions) -> Any:
+def _judged(compiled: Any, target: Any, captured: Any, name: str, budget: Budget, options: CompileOptions) -> Any:
     """``compiled``, whose calls are verified, or else timed: the verified ones are slow."""
     judged = _verified(compiled, target, options)
-    return faster_of(compiled, target, name, budget, options) if judged is compiled else judged
+    return faster_of(compiled, target, captured, name, budget, options) if judged is compiled else judged
 
 
 def _verified(compiled: Any, target: Any, options: CompileOptions) -> Any:
@@ -201,10 +203,9 @@ def _calls_backward(code: types.CodeType | None) -> bool:
     return "backward" in code.co_names or "autograd" in code.co_names or any(map(_calls_backward, inner))
 
 
-def _capturing(compiled: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
-    """``compiled``, with the backward passes that run inside captured."""
-
-    enabled, run = compiled_autograd.enable_by_default(fullgraph), quickly(compiled)
+def _capturing(run: Callable[..., Any], fullgraph: bool) -> Callable[..., Any]:
+    """``run``, with the backward passes that run inside captured."""
+    enabled = compiled_autograd.enable_by_default(fullgraph)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with enabled:

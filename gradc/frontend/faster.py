@@ -1,6 +1,7 @@
-"""A compiled module or step that turns out slower than eager runs eagerly, counted with both figures.
+"""A compiled module or step that turns out slower than eager runs eagerly, counted with the figures.
 
-    faster_of: (compiled, eager, name, budget, options) -> what to call      verdict_of: what is compiled -> Verdict | None
+    faster_of:  (compiled, eager, captured, name, budget, options) -> what to call
+    verdict_of: what is compiled -> Verdict | None
 
 Results are the same bit for bit, so one call may be compiled and the next not; gradc.policy.profitability says which. The unit
 is what ``gradc.compile`` was given, with Dynamo's guards and the Python between its graphs: these are most of what such a
@@ -35,12 +36,23 @@ _CALLS_NOTED = 6  # a block of a trial; and then those whose number is a power o
 
 
 class Faster:
-    """What is called in place of a compiled function: it, or eager, once that proved to be faster."""
+    """What is called in place of a compiled function: it, or eager, once that proved to be faster.
 
-    def __init__(self, compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget) -> None:
-        self._compiled, self._eager, self._is_running = compiled, eager, False
+    ``captured`` runs it eagerly, but for the backward passes in it, which are captured; None where there are none.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        eager: Callable[..., Any],
+        name: str,
+        budget: Budget,
+        captured: Callable[..., Any] | None = None,
+    ) -> None:
+        self._compiled, self._eager, self._captured, self._is_running = compiled, eager, captured, False
         self._updates, self._num_asked = EagerUpdates(), 0
-        self._recording, self._plain = Decision(name, budget), Decision(f"{name} without gradients", budget)
+        self._recording = Decision(name, budget, may_capture=captured is not None)
+        self._plain = Decision(f"{name} without gradients", budget)
 
     @property
     def decisions(self) -> tuple[Decision, Decision]:
@@ -49,7 +61,7 @@ class Faster:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         decision = self._recording if torch.is_grad_enabled() else self._plain
-        if not decision.is_eager:
+        if decision.is_compiled:
             return self._run_compiled_or_try(decision, args, kwargs)
         if decision.is_outdated:
             decision.forget()
@@ -60,7 +72,7 @@ class Faster:
             return self._run_compiled(args, kwargs)
         decision.tell()
         decision.hand_over()
-        return self._run_eagerly(args, kwargs)
+        return self._run_eagerly(decision.chosen, args, kwargs)
 
     def _run_compiled_or_try(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if decision.num_rest == 0:
@@ -73,15 +85,16 @@ class Faster:
         self._updates.remove()
         return self._compiled(*args, **kwargs)
 
-    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_eagerly(self, arm: Arm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """With native updates, of the optimizers that a few of the calls have been seen to step."""
         settings.suspend()
         self._updates.install()
+        run: Any = self._captured if arm is Arm.CAPTURED else self._eager
         self._num_asked += 1
         if self._num_asked > _CALLS_NOTED and self._num_asked & (self._num_asked - 1):
-            return self._eager(*args, **kwargs)
+            return run(*args, **kwargs)
         with self._updates.noting():
-            return self._eager(*args, **kwargs)
+            return run(*args, **kwargs)
 
     def _tried(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_running or not (decision.is_in_its_thread() and _is_ordinary()):
@@ -89,16 +102,16 @@ class Faster:
             return self._run_compiled(args, kwargs)
         arm, self._is_running = decision.next(), True
         try:
-            return self._run_compiled(args, kwargs) if arm is Arm.COMPILED else self._run_to_compare(args, kwargs)
+            return self._run_compiled(args, kwargs) if arm is Arm.COMPILED else self._run_to_compare(arm, args, kwargs)
         except BaseException:
             decision.spoil()
             raise
         finally:
             self._is_running = False
 
-    def _run_to_compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_to_compare(self, arm: Arm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         count("stats", _MEASURED)
-        return self._run_eagerly(args, kwargs)
+        return self._run_eagerly(arm, args, kwargs)
 
 
 def _is_ordinary() -> bool:
@@ -110,9 +123,14 @@ _entries: weakref.WeakKeyDictionary[Callable[..., Any], Faster] = weakref.WeakKe
 
 
 def faster_of(
-    compiled: Callable[..., Any], eager: Callable[..., Any], name: str, budget: Budget, options: CompileOptions
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    captured: Callable[..., Any] | None,
+    name: str,
+    budget: Budget,
+    options: CompileOptions,
 ) -> Callable[..., Any]:
-    """``compiled``, or eager where that is faster. ``compiled`` itself where it was asked for, or might not be eager's.
+    """What is faster of ``compiled`` and ``eager``; ``compiled`` itself where it was asked for, or might not be eager's.
 
     Of the backends only gradc's own is known to have eager's bits; where "auto" may have others, they were not asked for.
     """
@@ -120,7 +138,7 @@ def faster_of(
     is_compared = asked.get("compare_with_eager", config.compare_with_eager)
     if not is_compared or options.fullgraph or options.backend not in (DEFAULT_BACKEND, AUTO_BACKEND):
         return compiled
-    return _entry_of(Faster(compiled, eager, name, budget))
+    return _entry_of(Faster(compiled, eager, name, budget, captured))
 
 
 def _entry_of(faster: Faster) -> Callable[..., Any]:

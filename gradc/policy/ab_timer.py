@@ -1,6 +1,8 @@
-"""Which is faster, a compiled step or eager, by the times at which calls begin: some are made compiled, some eagerly, in turn.
+"""Which of two ways to run a step is faster, by the times at which calls begin: some are made one way, some the other, in turn.
 
-    ABTimer(clock): next() -> Arm, to be asked as each call begins      verdict: Verdict | None, once it is over
+    ABTimer(clock, arms): next() -> Arm, to be asked as each call begins        verdict: Verdict | None, once it is over
+
+The first of the two arms stays unless the second is faster; below they are compiled and eager, as they mostly are.
 
 What counts is the time from one call to the next: the call itself, the backward pass after it, wherever that is called, and all
 else that a step does, which is the same both ways. A block is six calls in a row, so that a program with two or three calls in
@@ -42,10 +44,14 @@ _LONGEST_ROUND = 1000  # calls
 
 
 class Arm(enum.Enum):
-    """Which of the two a call is made by."""
+    """A way to make a call. ``CAPTURED``: eagerly, but for the backward passes in it, which are captured and replayed."""
 
     COMPILED = "compiled"
     EAGER = "eager"
+    CAPTURED = "captured"
+
+
+_WORDS = {Arm.COMPILED: "compiled", Arm.EAGER: "eagerly", Arm.CAPTURED: "with backward passes captured"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +59,22 @@ class Verdict:
     """What to run from now on, and what it was chosen by.
 
     Attributes:
-        chosen: ``Arm.COMPILED`` or ``Arm.EAGER``.
-        compiled: seconds from call to call where calls ran compiled; the median of the blocks.
-        eager: the same where they ran eagerly.
+        chosen: one of the arms that were tried.
+        seconds: from call to call, of each arm; the median of the blocks.
     """
 
     chosen: Arm
-    compiled: float
-    eager: float
+    seconds: dict[Arm, float]
 
     def __str__(self) -> str:
-        return f"{_milliseconds(self.compiled)} from call to call compiled, {_milliseconds(self.eager)} eagerly"
+        (first, seconds), *others = self.seconds.items()
+        more = (f", {_milliseconds(seconds)} {_WORDS[arm]}" for arm, seconds in others)
+        return f"{_milliseconds(seconds)} from call to call {_WORDS[first]}{''.join(more)}"
+
+    @property
+    def how(self) -> str:
+        """As what the call runs from now on."""
+        return "eagerly, its backward passes captured" if self.chosen is Arm.CAPTURED else _WORDS[self.chosen]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +105,20 @@ class ABTimer:
     """See the module's docstring.
 
     Arguments:
+        arms: what stays in doubt, and what is to be faster.
         first: the arm of the first block: eager's, where calls are so slow that few should be compiled before it is known.
         round_ends: where calls come in rounds, the seconds from call to call of which more end one.
     """
 
-    def __init__(self, clock: Callable[[], float], first: Arm = Arm.COMPILED, round_ends: float | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        arms: tuple[Arm, Arm] = (Arm.COMPILED, Arm.EAGER),
+        first: Arm | None = None,
+        round_ends: float | None = None,
+    ) -> None:
         self.verdict: Verdict | None = None
-        self._clock, self._first, self._round_ends = clock, first, round_ends
+        self._clock, self._arms, self._first, self._round_ends = clock, arms, first or arms[0], round_ends
         self._blocks: list[Block] = []
         self._begun: list[float] = []  # when each call of this block began
         self._since = clock()
@@ -123,21 +141,23 @@ class ABTimer:
         """The trial that decides in place of this one, which is over; None where this one does."""
         limit, seconds = self._limit, self._all_seconds
         share = sum(each for each in seconds if each > limit) / (sum(seconds) or 1.0)
-        return ABTimer(self._clock, self._first, limit) if self._round_ends is None and share > _MOST_IN_ROUNDS else None
+        if self._round_ends is not None or share <= _MOST_IN_ROUNDS:
+            return None
+        return ABTimer(self._clock, self._arms, self._first, limit)
 
     @property
     def _arm(self) -> Arm:
         is_first = len(self._blocks) % 4 in (0, 3)
-        return self._first if is_first else next(arm for arm in Arm if arm is not self._first)
+        return self._first if is_first else next(arm for arm in self._arms if arm is not self._first)
 
     @property
     def _all_seconds(self) -> list[float]:
-        return [each for arm in Arm for each in self._seconds_of(arm)]
+        return [each for arm in self._arms for each in self._seconds_of(arm)]
 
     @property
     def _limit(self) -> float:
         """Seconds from call to call of which more are long."""
-        return _LONG * max(statistics.median(self._seconds_of(arm) or [0.0]) for arm in Arm)
+        return _LONG * max(statistics.median(self._seconds_of(arm) or [0.0]) for arm in self._arms)
 
     def _seconds_of(self, arm: Arm) -> list[float]:
         return [each for block in self._blocks if block.arm is arm for each in block.seconds]
@@ -154,19 +174,20 @@ class ABTimer:
         return tuple(end - begin for begin, end in itertools.pairwise([*self._begun, now]))
 
     def _lost(self, present: Block | None = None) -> float:
-        """How many seconds compiled calls have lost, for certain; 0 where one block of theirs has not."""
+        """How many seconds the first arm's calls have lost, for certain; 0 where one block of theirs has not."""
+        stays, challenger = self._arms
         blocks = [*self._blocks, *([present] if present else [])]
-        eager = next((block for block in self._blocks if block.arm is Arm.EAGER), None)
-        if eager is None or (present and present.arm is Arm.EAGER):
+        faster = next((block for block in self._blocks if block.arm is challenger), None)
+        if faster is None or (present and present.arm is challenger):
             return 0.0
-        lost = [block.lost_to(eager) for block in blocks if block.arm is Arm.COMPILED]
+        lost = [block.lost_to(faster) for block in blocks if block.arm is stays]
         return sum(lost) if min(lost, default=0.0) > 0 else 0.0
 
     def _end_block(self, now: float) -> None:
         self._blocks.append(Block(self._arm, self._seconds(now)))
         self._begun.clear()
         if len(self._blocks) % 2 == 0:
-            self._judge(*(self._means(arm) for arm in Arm))
+            self._judge(*(self._means(arm) for arm in self._arms))
 
     def _means(self, arm: Arm) -> list[float]:
         if self._round_ends is not None:
@@ -174,23 +195,24 @@ class ABTimer:
         seconds, limit = self._all_seconds, self._limit
         return [block.mean(seconds, limit) for block in self._blocks if block.arm is arm]
 
-    def _judge(self, compiled: list[float], eager: list[float]) -> None:
-        num_pairs, num_won = len(eager), sum(a > b for a, b in zip(compiled, eager, strict=True))
+    def _judge(self, staying: list[float], challenging: list[float]) -> None:
+        num_pairs, num_won = len(challenging), sum(a > b for a, b in zip(staying, challenging, strict=True))
         if num_pairs >= _PAIRS_IF_CLEAR and num_won == num_pairs and self._lost() > _MOST_LOST:
-            self._choose(Arm.EAGER, compiled, eager)
-        elif num_pairs == _PAIRS_IF_CLEAR and (num_won == 0 or _are_all_clear(compiled, eager)):
-            self._choose(Arm.EAGER if num_won else Arm.COMPILED, compiled, eager)
+            self._choose(True, staying, challenging)
+        elif num_pairs == _PAIRS_IF_CLEAR and (num_won == 0 or _are_all_clear(staying, challenging)):
+            self._choose(num_won > 0, staying, challenging)
         elif num_pairs == _MOST_PAIRS or (num_pairs == _PAIRS and num_won not in _UNCLEAR):
             margin = _MARGIN_IF_ALL if num_won == num_pairs else _MARGIN
-            is_faster = statistics.median(compiled) > margin * statistics.median(eager)
-            self._choose(Arm.EAGER if is_faster and num_won >= _SHARE * num_pairs else Arm.COMPILED, compiled, eager)
+            is_faster = statistics.median(staying) > margin * statistics.median(challenging)
+            self._choose(is_faster and num_won >= _SHARE * num_pairs, staying, challenging)
 
-    def _choose(self, arm: Arm, compiled: list[float], eager: list[float]) -> None:
-        self.verdict = Verdict(arm, statistics.median(compiled), statistics.median(eager))
+    def _choose(self, is_challenger: bool, staying: list[float], challenging: list[float]) -> None:
+        medians = statistics.median(staying), statistics.median(challenging)
+        self.verdict = Verdict(self._arms[is_challenger], dict(zip(self._arms, medians, strict=True)))
 
 
-def _are_all_clear(compiled: list[float], eager: list[float]) -> bool:
-    return all(a > _MARGIN_IF_CLEAR * b for a, b in zip(compiled, eager, strict=True))
+def _are_all_clear(staying: list[float], challenging: list[float]) -> bool:
+    return all(a > _MARGIN_IF_CLEAR * b for a, b in zip(staying, challenging, strict=True))
 
 
 def _milliseconds(seconds: float) -> str:

@@ -19,6 +19,7 @@ import torch
 from gradc.journal import counter_of, log, num_compiled, num_offers
 from gradc.policy.ab_timer import ABTimer, Arm, Verdict
 from gradc.policy.budget import Budget, seconds_paid
+from gradc.policy.credit import CREDIT
 from gradc.torch_private.dynamo import Uncompiled
 
 CLOCK = time.monotonic
@@ -35,19 +36,23 @@ _ADVICE = (
     "Nothing is lost: results are the same. gradc.explain names what breaks the program into pieces; to compile it all the\n"
     '  same: options={"compare_with_eager": False}, or GRADC_COMPARE_WITH_EAGER=0.'
 )
+_CLEARLY_COMPILED = 0.6  # of eager's time: captured backward passes alone do not take so much away
 SLOWER = "slower than eager"
 
 
 class Decision:
     """The trial of one kind of calls, what it waits for, and what came of it. Begins anew ``_CALLS_UNTIL_NEXT`` calls later.
 
+    With ``may_capture`` a third arm is tried against the faster of the first two, unless compiled calls are clearly faster.
+
     Attributes:
+        chosen: the arm that calls go to while none is tried. ``is_compiled``: whether that is the first.
         quota: of those, how many the native entry may run eagerly without asking here.
         tell: counts a call that runs eagerly since that is faster.
     """
 
-    def __init__(self, name: str, budget: Budget) -> None:
-        self._name, self._budget, self.quota = name, budget, [0]
+    def __init__(self, name: str, budget: Budget, may_capture: bool = False) -> None:
+        self._name, self._budget, self._may_capture, self.quota = name, budget, may_capture, [0]
         self.forget()
         _known.add(self)
 
@@ -61,20 +66,22 @@ class Decision:
         self._num_rest, self.quota[0] = number, 0
 
     def hand_over(self) -> None:
-        """A part of the calls that are left is the native entry's."""
+        """A part of the calls that are left is the native entry's, if it is to run them eagerly and no more."""
         number = self.num_rest
-        self.quota[0] = min(number, CALLS_UNASKED)
+        self.quota[0] = min(number, CALLS_UNASKED) if self.chosen is Arm.EAGER else 0
         self._num_rest = number - self.quota[0]
 
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self.is_eager, self.num_rest, self._num_offers, self._num_early = False, 0, 0, 0
+        self._choose(Arm.COMPILED)
+        self.num_rest, self._num_offers, self._num_early = 0, 0, 0
         _turn.give_up(self)
         self._wait()
 
     def _wait(self) -> None:
         self._trial: ABTimer | None = None
+        self._seconds: dict[Arm, float] = {}  # of the arms that were tried so far
         self._followers: weakref.WeakSet[Decision] | None = None
         self._arm = Arm.COMPILED
         self._num_calls, self._num_quiet, self._num_compiled = 0, 0, -1
@@ -118,16 +125,26 @@ class Decision:
         if self._trial is None:
             if not (self._is_settled or self._is_slow) or not _turn.take(self):
                 return Arm.COMPILED
-            self._trial = ABTimer(self._clock, Arm.COMPILED if self._is_settled else Arm.EAGER)
+            self._trial = ABTimer(self._clock, first=Arm.COMPILED if self._is_settled else Arm.EAGER)
             self._followers = weakref.WeakSet() if num_undecided() > _MANY else None
         elif self._num_quiet == 0 and not self._is_slow and self._num_calls < _MOST_CALLS:
             self._trial.spoil()
         arm = self._trial.next()
         if (verdict := self._trial.verdict) is not None:
-            self._trial = self._trial.in_rounds()
+            self._trial = self._trial.in_rounds() or self._next_trial(verdict)
+            verdict = Verdict(verdict.chosen, self._seconds)
             for decision in (self, *(self._followers or ())) if self._trial is None else ():
                 decision._obey(verdict)
         return arm
+
+    def _next_trial(self, verdict: Verdict) -> ABTimer | None:
+        """That of the third arm against the faster of two, if it may be faster still."""
+        self._seconds |= verdict.seconds
+        is_last = not self._may_capture or bool(self._followers) or Arm.CAPTURED in self._seconds
+        if is_last or self._seconds[Arm.COMPILED] < _CLEARLY_COMPILED * self._seconds[Arm.EAGER]:
+            return None
+        CREDIT.refill()
+        return ABTimer(self._clock, (verdict.chosen, Arm.CAPTURED))
 
     def _look(self) -> None:
         """Is something still compiled, or does it wait for its budget?"""
@@ -146,12 +163,16 @@ class Decision:
         return self._num_calls > _FEW_CALLS and self._clock() - self._since > _MOST_SECONDS
 
     def _obey(self, verdict: Verdict) -> None:
-        self.verdict, self.is_eager, self.num_rest = verdict, verdict.chosen is Arm.EAGER, self._num_until_next(verdict)
+        self._choose(verdict.chosen)
+        self.verdict, self.num_rest = verdict, self._num_until_next(verdict)
         self.tell = counter_of(Uncompiled(False, SLOWER, f"{self._name}: {verdict}", "", _ADVICE))
-        log("perf", f"{self._name} runs {'eagerly' if self.is_eager else 'compiled'}: {verdict}")
+        log("perf", f"{self._name} runs {verdict.how}: {verdict}")
         self._num_offers = num_offers()
         _turn.give_up(self)
         self._wait()
+
+    def _choose(self, arm: Arm) -> None:
+        self.chosen, self.is_compiled = arm, arm is Arm.COMPILED
 
     def _num_until_next(self, verdict: Verdict) -> int:
         """How many calls the verdict holds for: fewer where something was still compiled, or waited for its budget."""
@@ -159,12 +180,12 @@ class Decision:
             return _CALLS_UNTIL_NEXT
         self._num_early += 1
         seconds = _SECONDS_UNTIL_NEXT * 2 ** (self._num_early - 1)
-        return min(_CALLS_UNTIL_NEXT, max(_QUIET_CALLS, int(seconds / max(verdict.eager, 1e-6))))
+        return min(_CALLS_UNTIL_NEXT, max(_QUIET_CALLS, int(seconds / max(verdict.seconds[Arm.EAGER], 1e-6))))
 
     @property
     def is_outdated(self) -> bool:
         """True if a Program has got other code since the verdict: what was slower than eager may not be any more."""
-        return self.is_eager and self._num_offers != num_offers()
+        return not self.is_compiled and self._num_offers != num_offers()
 
 
 def trial_clock() -> Callable[[], float]:

@@ -25,7 +25,7 @@ from gradc.frontend.control import reset
 from gradc.frontend.faster import verdict_of
 from gradc.journal import Event, Fallback, Graph, Kept, Uncompiled, listening, num_offers, reason
 from gradc.parity.observe import copies, differentiate
-from gradc.policy.ab_timer import Arm, Verdict
+from gradc.policy.ab_timer import Verdict
 from gradc.policy.profitability import forget_verdicts
 from gradc.reporting.cures import cure_of
 from gradc.text_table import html_table, table
@@ -127,7 +127,7 @@ class Explanation:
 
     def _verdict(self) -> Iterator[str]:
         if self.verdict is not None:
-            yield f"\nruns {'eagerly' if self.verdict.chosen is Arm.EAGER else 'compiled'}: {self.verdict}"
+            yield f"\nruns {self.verdict.how}: {self.verdict}"
         for choice in self.choices:
             yield f"\n{choice}" + _at(choice.where)
 

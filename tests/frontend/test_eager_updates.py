@@ -80,7 +80,7 @@ def num_native() -> int:
 
 
 def is_eager(faster: Faster) -> bool:
-    return faster.decisions[0].is_eager
+    return faster.decisions[0].chosen is Arm.EAGER
 
 
 @pytest.mark.parametrize("kind", [AdamW, SGD])

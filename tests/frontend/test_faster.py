@@ -23,8 +23,9 @@ from gradc.frontend import faster
 from gradc.frontend.faster import Faster, verdict_of
 from gradc.journal import at_each_pass, listening
 from gradc.policy import profitability
-from gradc.policy.ab_timer import Arm
+from gradc.policy.ab_timer import Arm, Verdict
 from gradc.policy.budget import Budget, Purse
+from gradc.policy.credit import CREDIT
 from gradc.torch_private.dynamo import Uncompiled
 
 SLOW, FAST = 2**-10, 2**-11  # seconds
@@ -42,13 +43,14 @@ class Hands:
 
 
 class Two:
-    """A compiled function and an eager one, which take as long as they are told, and the ``Faster`` of them."""
+    """A compiled function, an eager one and maybe a captured one, which take as long as they are told, and the ``Faster``."""
 
-    def __init__(self, hands: Hands, compiled: float = SLOW, eager: float = FAST) -> None:
+    def __init__(self, hands: Hands, compiled: float = SLOW, eager: float = FAST, captured: float | None = None) -> None:
         self.calls: list[Arm] = []
         self.budget = Budget(Purse(None), "step")
         arms = self._taking(hands, compiled, Arm.COMPILED), self._taking(hands, eager, Arm.EAGER)
-        self.faster = Faster(*arms, "step", self.budget)
+        third = None if captured is None else self._taking(hands, captured, Arm.CAPTURED)
+        self.faster = Faster(*arms, "step", self.budget, third)
 
     def _taking(self, hands: Hands, seconds: float, arm: Arm) -> Callable[[], Arm]:
         def call() -> Arm:
@@ -128,7 +130,7 @@ def test_a_block_in_which_something_was_compiled_does_not_count(hands: Hands) ->
         two.call(4)
     two.call(100)
     verdict = verdict_of(two.faster)
-    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+    assert verdict is not None and verdict.seconds == {Arm.COMPILED: SLOW, Arm.EAGER: FAST}
 
 
 def test_calls_without_gradients_are_tried_apart(hands: Hands) -> None:
@@ -210,7 +212,7 @@ def test_no_trial_in_a_state_that_something_else_looks_on_in(state: str, hands: 
         assert two.call(100) == [Arm.COMPILED] * 100
     two.call(100)
     verdict = verdict_of(two.faster)
-    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+    assert verdict is not None and verdict.seconds == {Arm.COMPILED: SLOW, Arm.EAGER: FAST}
 
 
 def test_no_trial_in_another_thread(hands: Hands) -> None:
@@ -247,7 +249,7 @@ def test_an_error_comes_through_and_spoils_its_block(hands: Hands) -> None:
         two.call(3)
     two.call(100)
     verdict = verdict_of(two.faster)
-    assert verdict is not None and (verdict.compiled, verdict.eager) == (SLOW, FAST)
+    assert verdict is not None and verdict.seconds == {Arm.COMPILED: SLOW, Arm.EAGER: FAST}
 
 
 def test_after_a_long_time_it_is_tried_again(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +259,7 @@ def test_after_a_long_time_it_is_tried_again(hands: Hands, monkeypatch: pytest.M
     two.faster._compiled, two.faster._eager = Two(hands, FAST).faster._compiled, Two(hands, 1.0, SLOW).faster._eager
     two.call(250)
     verdict = verdict_of(two.faster)
-    assert verdict is not None and (verdict.chosen, verdict.compiled, verdict.eager) == (Arm.COMPILED, FAST, SLOW)
+    assert verdict is not None and verdict == Verdict(Arm.COMPILED, {Arm.COMPILED: FAST, Arm.EAGER: SLOW})
 
 
 def test_reset_forgets(hands: Hands) -> None:
@@ -368,6 +370,75 @@ def test_a_step_that_runs_backward_itself(hands: Hands) -> None:
         step()
         hands.now += FAST if num_compared() + num_counted() > before else SLOW
     assert num_counted() > 20 and verdict_of(step) is not None
+
+
+@pytest.mark.parametrize(
+    ("compiled", "eager", "captured", "chosen"),
+    [
+        (8.0, 4.0, 2.0, Arm.CAPTURED),
+        (4.0, 4.5, 3.0, Arm.CAPTURED),
+        (8.0, 4.0, 5.0, Arm.EAGER),
+        (8.0, 4.0, 4.0, Arm.EAGER),
+        (4.0, 4.5, 4.0, Arm.COMPILED),
+    ],
+)
+def test_backward_passes_alone_may_pay(compiled: float, eager: float, captured: float, chosen: Arm, hands: Hands) -> None:
+    two = Two(hands, *(seconds * SLOW for seconds in (compiled, eager, captured)))
+    two.call(250)
+    verdict = verdict_of(two.faster)
+    assert verdict is not None and verdict.chosen is chosen and Arm.CAPTURED in verdict.seconds
+    counted = num_counted()
+    assert two.call(300) == [chosen] * 300 and num_counted() - counted == (0 if chosen is Arm.COMPILED else 300)
+
+
+def test_backward_passes_alone_are_not_tried_where_compiled_is_clearly_faster(hands: Hands) -> None:
+    two = Two(hands, FAST, SLOW, SLOW)
+    assert Arm.CAPTURED not in two.call(250)
+
+
+def test_backward_passes_alone_are_not_tried_without_gradients(hands: Hands) -> None:
+    two = Two(hands, SLOW, FAST, FAST / 2)
+    with torch.no_grad():
+        assert Arm.CAPTURED not in two.call(250)
+
+
+def test_a_trial_of_captures_begins_with_a_full_credit(hands: Hands) -> None:
+    two = Two(hands, SLOW, FAST, FAST / 2)
+    CREDIT.pay(100.0)
+    while Arm.CAPTURED not in two.call():
+        assert not CREDIT.allows() or len(two.calls) > 60
+    assert CREDIT.allows()
+
+
+def test_a_step_whose_backward_alone_is_captured(hands: Hands) -> None:
+    """Bits, state and draws are eager's, whichever arm a call goes to."""
+    theirs, ours = small(), small()
+
+    def step_of(module: nn.Module) -> Callable[[Tensor], Tensor]:
+        optimizer = torch.optim.AdamW(module.parameters())
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = module(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    eager, compiled = step_of(theirs), gradc.compile(step_of(ours), options=COMPARED)
+    for number in range(200):
+        x = torch.randn(4 + number % 3, 3)
+        torch.manual_seed(number)
+        expected = eager(x)
+        torch.manual_seed(number)
+        before, captured = num_compared() + num_counted(), num_captured()
+        assert same_bits(compiled(x), expected)
+        is_eager, is_captured = num_compared() + num_counted() > before, num_captured() > captured
+        hands.now += (FAST / 2 if is_captured else FAST) if is_eager else SLOW
+        assert all(map(same_bits, ours.state_dict().values(), theirs.state_dict().values()))
+    verdict = verdict_of(compiled)
+    assert verdict is not None and verdict.chosen is Arm.CAPTURED and num_counted() > 20 and is_captured
 
 
 def test_checkpoint_around_what_is_slower(hands: Hands) -> None:

@@ -7,6 +7,10 @@ import pytest
 from gradc.policy.ab_timer import ABTimer, Arm, Verdict
 
 
+def of_both(chosen: Arm, compiled: float, eager: float) -> Verdict:
+    return Verdict(chosen, {Arm.COMPILED: compiled, Arm.EAGER: eager})
+
+
 class Program:
     """Calls that take ``seconds`` by arm, of which ``extra`` is taken longer by the calls of one block; in units of seconds."""
 
@@ -21,7 +25,7 @@ class Program:
         self.seconds, self.extra = {Arm.COMPILED: compiled, Arm.EAGER: eager}, extra or {}
         self.now, self.num_calls, self.num_eager = 0.0, 0, 0
         self.unit = unit
-        self.trial = ABTimer(lambda: unit * self.now, first)
+        self.trial = ABTimer(lambda: unit * self.now, first=first)
 
     def call(self) -> None:
         arm = self.trial.next()
@@ -34,18 +38,18 @@ class Program:
             self.call()
             assert self.num_calls < 1000
         verdict = self.trial.verdict
-        return Verdict(verdict.chosen, *(round(seconds / self.unit, 6) for seconds in (verdict.compiled, verdict.eager)))
+        return Verdict(verdict.chosen, {arm: round(seconds / self.unit, 6) for arm, seconds in verdict.seconds.items()})
 
 
 def test_eager_is_chosen_where_it_is_faster_with_both_figures() -> None:
     program = Program(0.5, 0.25)
-    assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25) and program.num_calls == 61
+    assert program.run() == of_both(Arm.EAGER, 0.5, 0.25) and program.num_calls == 61
     assert str(program.trial.verdict) == "0.5 ms from call to call compiled, 0.25 ms eagerly"
 
 
 def test_what_is_clearly_faster_compiled_is_soon_left_alone() -> None:
     program = Program(0.25, 0.5)
-    assert program.run() == Verdict(Arm.COMPILED, 0.25, 0.5)
+    assert program.run() == of_both(Arm.COMPILED, 0.25, 0.5)
     assert (program.num_calls, program.num_eager) == (25, 12)
 
 
@@ -74,7 +78,7 @@ def test_several_calls_in_a_step_of_which_the_last_has_the_backward(num_calls: i
     while program.trial.verdict is None:
         program.call()
         program.now += 10.0 if program.num_calls % num_calls == 0 else 0.0
-    assert program.trial.verdict.compiled - program.trial.verdict.eager == pytest.approx(-0.25e-3)
+    assert program.trial.verdict.seconds[Arm.COMPILED] - program.trial.verdict.seconds[Arm.EAGER] == pytest.approx(-0.25e-3)
 
 
 def test_a_block_that_something_came_into_begins_anew() -> None:
@@ -83,12 +87,12 @@ def test_a_block_that_something_came_into_begins_anew() -> None:
         program.call()
     program.now += 1000.0
     program.trial.spoil()
-    assert program.run() == Verdict(Arm.EAGER, 0.5, 0.25)
+    assert program.run() == of_both(Arm.EAGER, 0.5, 0.25)
 
 
 def test_what_takes_more_than_twice_as_long_is_soon_left_to_eager() -> None:
     program = Program(1.0, 0.25)
-    assert program.run() == Verdict(Arm.EAGER, 1.0, 0.25)
+    assert program.run() == of_both(Arm.EAGER, 1.0, 0.25)
     assert (program.num_calls, program.num_eager) == (25, 13)
 
 
@@ -106,13 +110,13 @@ def test_an_episode_between_calls_counts_to_no_block(num_calls: int) -> None:
 @pytest.mark.parametrize("blocks", [(1, 5), (2, 6), (1, 6, 9)])
 def test_where_two_or_three_pairs_were_disturbed_there_are_more(blocks: tuple[int, ...]) -> None:
     program = Program(1.125, 1.0, dict.fromkeys(blocks, 1.0))
-    assert program.run() == Verdict(Arm.EAGER, 1.125, 1.0) and program.num_calls == 133
-    assert Program(1.0, 1.125, dict.fromkeys((0, 3), 1.0)).run() == Verdict(Arm.COMPILED, 1.0, 1.125)
+    assert program.run() == of_both(Arm.EAGER, 1.125, 1.0) and program.num_calls == 133
+    assert Program(1.0, 1.125, dict.fromkeys((0, 3), 1.0)).run() == of_both(Arm.COMPILED, 1.0, 1.125)
 
 
 def test_slow_calls_lose_half_a_second_and_a_call_for_each_of_two_blocks() -> None:
     program = Program(2.0, 0.25, first=Arm.EAGER, unit=1.0)
-    assert program.run() == Verdict(Arm.EAGER, 2.0, 0.25)
+    assert program.run() == of_both(Arm.EAGER, 2.0, 0.25)
     assert (program.num_calls, program.num_eager) == (15, 13)
     assert Program(1.0, 1.0, first=Arm.EAGER, unit=1.0).run().chosen is Arm.COMPILED
 

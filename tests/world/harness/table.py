@@ -39,7 +39,7 @@ compiled nothing and every trial is decided (see [What pays](notes/what-pays.md)
 the means count, without the slowest and the fastest tenth. `settled after`: how many steps that took, by
 {", ".join(DOCUMENTED_WAYS)}; `> n`: not within
 {SECONDS:.0f} s of computing, and timed as it was. `(eager)` behind a ratio: the trial chose eager for something, which then
-runs as eager does.
+runs as eager does, but for native updates inside of it; `(captured)`: and for its backward passes, which are captured.
 **All times are of the process, not of the wall**, so that other processes count as little as can be.
 
 The bars: a settled step takes at most {MOST_RATIO} of eager's, a first step at most {MOST_FIRSTS:.0f} of eager's or
@@ -111,7 +111,8 @@ def _seconds(result: Result, seconds: float) -> str:
 def _ratio(result: Result) -> str:
     if result.ratio is None or result.settled is None:
         return ""
-    return f"{result.ratio:.2f} (eager)" if result.chosen.get(Arm.EAGER.value) else f"{result.ratio:.2f}"
+    chosen = next((arm.value for arm in (Arm.EAGER, Arm.CAPTURED) if result.chosen.get(arm.value)), None)
+    return f"{result.ratio:.2f} ({chosen})" if chosen else f"{result.ratio:.2f}"
 
 
 def _settled(result: Result) -> str:
