@@ -129,6 +129,11 @@ def is_suspended() -> bool:
     return setting is not None and setting.is_on and setting is _pushed()
 
 
+def are_captures_asked_for() -> bool:
+    """True if passes are captured here unless that is suspended."""
+    return _pushed().is_on
+
+
 def may_be_suspended() -> bool:
     """False where a compiler of the user's is to see what is captured, or all has to be."""
     setting = _pushed()

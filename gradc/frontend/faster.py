@@ -38,7 +38,8 @@ _CALLS_NOTED = 6  # a block of a trial; and then those whose number is a power o
 class Faster:
     """What is called in place of a compiled function: it, or eager, once that proved to be faster.
 
-    ``captured`` runs it eagerly, but for the backward passes in it, which are captured; None where there are none.
+    ``captured`` runs it eagerly, but for the backward passes in it, which are captured; None where there are none in it, and
+    what is captured is only what somebody asked for.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class Faster:
         budget: Budget,
         captured: Callable[..., Any] | None = None,
     ) -> None:
-        self._compiled, self._eager, self._captured, self._is_running = compiled, eager, captured, False
+        self._compiled, self._eager, self._captured, self._is_running = compiled, eager, captured or eager, False
         self._updates, self._num_asked = EagerUpdates(), 0
-        self._recording = Decision(name, budget, may_capture=captured is not None)
+        self._recording = Decision(name, budget, settings.are_captures_asked_for if captured is None else lambda: True)
         self._plain = Decision(f"{name} without gradients", budget)
 
     @property
@@ -87,9 +88,10 @@ class Faster:
 
     def _run_eagerly(self, arm: Arm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """With native updates, of the optimizers that a few of the calls have been seen to step."""
-        settings.suspend()
+        is_captured = arm is Arm.CAPTURED
+        settings.resume() if is_captured else settings.suspend()
         self._updates.install()
-        run: Any = self._captured if arm is Arm.CAPTURED else self._eager
+        run = self._captured if is_captured else self._eager
         self._num_asked += 1
         if self._num_asked > _CALLS_NOTED and self._num_asked & (self._num_asked - 1):
             return run(*args, **kwargs)

@@ -43,7 +43,7 @@ SLOWER = "slower than eager"
 class Decision:
     """The trial of one kind of calls, what it waits for, and what came of it. Begins anew ``_CALLS_UNTIL_NEXT`` calls later.
 
-    With ``may_capture`` a third arm is tried against the faster of the first two, unless compiled calls are clearly faster.
+    Where it ``may_capture`` a third arm is tried against the faster of the first two, unless compiled calls are clearly faster.
 
     Attributes:
         chosen: the arm that calls go to while none is tried. ``is_compiled``: whether that is the first.
@@ -51,7 +51,7 @@ class Decision:
         tell: counts a call that runs eagerly since that is faster.
     """
 
-    def __init__(self, name: str, budget: Budget, may_capture: bool = False) -> None:
+    def __init__(self, name: str, budget: Budget, may_capture: Callable[[], bool] = lambda: False) -> None:
         self._name, self._budget, self._may_capture, self.quota = name, budget, may_capture, [0]
         self.forget()
         _known.add(self)
@@ -140,7 +140,7 @@ class Decision:
     def _next_trial(self, verdict: Verdict) -> ABTimer | None:
         """That of the third arm against the faster of two, if it may be faster still."""
         self._seconds |= verdict.seconds
-        is_last = not self._may_capture or bool(self._followers) or Arm.CAPTURED in self._seconds
+        is_last = bool(self._followers) or Arm.CAPTURED in self._seconds or not self._may_capture()
         if is_last or self._seconds[Arm.COMPILED] < _CLEARLY_COMPILED * self._seconds[Arm.EAGER]:
             return None
         CREDIT.refill()

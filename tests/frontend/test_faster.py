@@ -331,20 +331,38 @@ def num_captured() -> int:
     return counted["captures"] + counted["hits"]
 
 
-def test_the_backward_of_what_runs_eagerly_is_not_captured(hands: Hands) -> None:
+def test_the_backward_of_what_runs_eagerly_is_not_captured_unless_that_pays(hands: Hands) -> None:
     eager, module = small(), small()
     expected = losses(eager, eager, hands)
     compiled = gradc.compile(module, options=COMPARED)
     with gradc.compiled_autograd.enable():
         assert all(map(same_bits, losses(module, compiled, hands), expected))
-        assert num_counted() > 20 and num_captured() == 150 - num_compared() - num_counted()
+        num_tried = num_captured() - (150 - num_compared() - num_counted())
+        assert num_counted() > 20 and num_tried == 12  # which took as long as eager
         before = num_captured()
         compiled(torch.randn(5, 3)).sum().backward()
-        assert gradc.counters["compiled_autograd"]["passes of what runs eagerly"] == num_compared() + num_counted()
+        num_left = num_compared() + num_counted() - num_tried
+        assert gradc.counters["compiled_autograd"]["passes of what runs eagerly"] == num_left
     assert num_captured() == before
     with gradc.compiled_autograd.enable():  # of another program
         eager(torch.randn(5, 3)).sum().backward()
     assert num_captured() == before + 1
+
+
+def test_the_backward_of_a_model_that_runs_eagerly_is_captured_where_that_pays(hands: Hands) -> None:
+    module, x = small(), torch.randn(5, 3)
+    compiled = gradc.compile(module, options=COMPARED)
+    with gradc.compiled_autograd.enable():
+        for _ in range(200):
+            before, captured = num_compared() + num_counted(), num_captured()
+            compiled(x).sum().backward()
+            is_eager, is_captured = num_compared() + num_counted() > before, num_captured() > captured
+            hands.now += (FAST / 2 if is_captured else FAST) if is_eager else SLOW
+        verdict = verdict_of(compiled)
+        assert verdict is not None and verdict.chosen is Arm.CAPTURED and is_eager and is_captured
+    before = num_captured()
+    compiled(x).sum().backward()
+    assert num_captured() == before
 
 
 def test_what_runs_compiled_again_has_its_backward_captured(hands: Hands) -> None:
