@@ -26,7 +26,7 @@ from gradc.frontend.dynamo import Backend
 from gradc.frontend.entering import quickly
 from gradc.frontend.faster import faster_of
 from gradc.journal import fallback
-from gradc.optim import compile_optimizer, update_natively
+from gradc.optim import compile_optimizer
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.policy.budget import Budget, budget_of_options
 from gradc.shadow.verify import verified
@@ -126,8 +126,6 @@ def _compiled(target: Any, options: CompileOptions) -> Any:
     name = getattr(target, "__qualname__", type(target).__name__)
     budget = budget_of_options(options, name)
     if isinstance(target, torch.nn.Module):
-        if options.backend in (DEFAULT_BACKEND, AUTO_BACKEND):
-            update_natively(target)
         call, forward = _by_dynamo(target, options, budget).forward, types.MethodType(_uncompiled(type(target).forward), target)
         call, forward_alone = _judged(quickly(call), target, None, name, budget, options), _by_dynamo(forward, options, budget)
         return as_compiled(target, Calls(call, _verified(forward_alone, forward, options), _compiled, options))

@@ -13,6 +13,7 @@ import torch
 from gradc import compiled_autograd, native
 from gradc.backends import auto
 from gradc.journal import counters
+from gradc.optim import forget_modules
 from gradc.policy.budget import refill_budgets
 from gradc.policy.profitability import forget_verdicts
 
@@ -40,6 +41,7 @@ def reset() -> None:
     compiled_autograd.reset()
     refill_budgets()
     forget_verdicts()
+    forget_modules()
     auto.forget()
     native.release_memory()
     counters.clear()

@@ -23,7 +23,7 @@ from gradc.ambient import is_watched
 from gradc.compiled_autograd import settings
 from gradc.config import config
 from gradc.journal import count, counters, listeners_at_each_pass
-from gradc.optim import EagerUpdates
+from gradc.optim import EagerUpdates, update_natively
 from gradc.options import AUTO_BACKEND, DEFAULT_BACKEND, CompileOptions
 from gradc.policy.ab_timer import Arm, Verdict
 from gradc.policy.budget import Budget
@@ -52,6 +52,7 @@ class Faster:
     ) -> None:
         self._compiled, self._eager, self._captured, self._is_running = compiled, eager, captured or eager, False
         self._updates, self._num_asked = EagerUpdates(), 0
+        self._module = eager if isinstance(eager, torch.nn.Module) else None  # until it is called, and records gradients
         self._recording = Decision(name, budget, settings.are_captures_asked_for if captured is None else lambda: True)
         self._plain = Decision(f"{name} without gradients", budget)
 
@@ -76,6 +77,9 @@ class Faster:
         return self._run_eagerly(decision.chosen, args, kwargs)
 
     def _run_compiled_or_try(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._module is not None and decision is self._recording:
+            update_natively(self._module)
+            self._module = None
         if decision.num_rest == 0:
             return self._tried(decision, args, kwargs)
         decision.num_rest -= 1

@@ -1,9 +1,10 @@
 """The optimizers of a compiled module's parameters: from their second step on as ``gradc.compile(optimizer)`` makes them.
 
-    update_natively: module -> None         to be called as the module is compiled
+    update_natively: module -> None         to be called when it is called, and records gradients, for the first time
+    forget_modules:  () -> None             as if none had been
 
-Who steps is heard from torch's own hook of all optimizers, for as few steps as it takes. A step inside of compiled code is
-native there; of one that a trial runs eagerly gradc.optim.eager_updates takes care.
+Who steps is heard from torch's own hook of all optimizers, for as few steps as it takes: while there is one, no step is quick.
+A step inside of compiled code is native there; of one that a trial runs eagerly gradc.optim.eager_updates takes care.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gradc.optim.native_step import compile_optimizer, may_be_native
 from gradc.torch_private.dynamo_patches.native_optimizers import is_step_of_compiled_code
 from gradc.torch_private.reexecution import is_inside_compiled_code
 
-_STEPS = 8  # that are looked at behind each module that is compiled: of two optimizers of it, and where another's come between
+_STEPS = 8  # that are looked at, behind each module: of two optimizers of it, and where another's come between
 
 
 class _Watch:
@@ -35,22 +36,34 @@ class _Watch:
         self._hook: RemovableHandle | None = None
 
     def add(self, module: nn.Module) -> None:
+        if is_inside_compiled_code() or is_noting():
+            return
         with self._lock:
             self._modules.append(weakref.ref(module))
             self._num_left = _STEPS
             self._hook = self._hook or register_optimizer_step_post_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or is_inside_compiled_code() or is_step_of_compiled_code() or is_noting():
-            return  # first of all what another compiler traces, which looks no further
+        if torch.compiler.is_compiling():  # another compiler traces, and looks no further
+            return
+        is_in_a_loop = not (is_inside_compiled_code() or is_step_of_compiled_code() or is_noting())
         with self._lock:
-            if may_be_native(optimizer) and self._has_parameters_of(optimizer):
+            if is_in_a_loop and may_be_native(optimizer) and self._has_parameters_of(optimizer):
                 compile_optimizer(optimizer)
             self._num_left -= 1
-            if self._num_left == 0 and self._hook is not None:
-                self._hook.remove()
-                self._hook = None
-                self._modules.clear()
+            if self._num_left <= 0:
+                self._end()
+
+    def forget(self) -> None:
+        """Nobody is looked at any more."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._modules.clear()
 
     def _has_parameters_of(self, optimizer: torch.optim.Optimizer) -> bool:
         updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -64,4 +77,5 @@ def _parameters(module: nn.Module) -> Iterator[Any]:
         yield from part._parameters.values()
 
 
-update_natively = _Watch().add
+_watch = _Watch()
+update_natively, forget_modules = _watch.add, _watch.forget

@@ -264,6 +264,7 @@ def test_a_compiled_module_is_copied_with_what_was_asked_for():
 def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
     from gradc.frontend import faster
     from gradc.policy import profitability
+    from gradc.policy.ab_timer import Arm
 
     gradc.config.compare_with_eager = True
     try:
@@ -271,14 +272,15 @@ def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
     finally:
         gradc.config.compare_with_eager = False
     decision, *_ = faster._entries[compiled._gradc_call].decisions
-    decision.is_eager, decision.num_rest, decision._num_offers = True, 1000, profitability.num_offers()
+    decision._choose(Arm.EAGER)
+    decision.num_rest, decision._num_offers = 1000, profitability.num_offers()
     decision.tell = lambda: None
     compiled(torch.ones(2))
     assert decision.num_rest == 999
     auto._tell_others()
     for _ in range(profitability.CALLS_UNASKED + 1):  # the native entry asks only so often
         compiled(torch.ones(2))
-    assert (decision.is_eager, decision.num_rest) == (False, 0)
+    assert (decision.chosen, decision.num_rest) == (Arm.COMPILED, 0)
 
 
 @needs_extension

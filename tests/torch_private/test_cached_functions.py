@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -350,3 +351,39 @@ def test_how_often_a_cache_was_asked_where_something_else_has_changed() -> None:
         return seen
 
     check(step, leaf(2, 3))
+
+
+def behind_an_error_that_a_with_has_ended(compile: Any, x: torch.Tensor) -> Any:
+    @functools.lru_cache(2)
+    def table(number: int) -> float:
+        return number * 1.5
+
+    def ends_an_error(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(IndexError):
+            x = x[index]
+        return x * table(1)
+
+    run = compile(ends_an_error)
+    return [(run(x, torch.tensor([i])), tuple(table.cache_info())) for i in (0, 9, 1, 9)]
+
+
+def before_an_error_that_a_try_ends(compile: Any, x: torch.Tensor) -> Any:
+    @functools.lru_cache(2)
+    def table(number: int) -> float:
+        return number * 1.5
+
+    def ends_an_error(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        x = x * table(1)
+        try:
+            return x[index]
+        except IndexError:
+            return x
+
+    table(1)
+    run = compile(ends_an_error)
+    return [(run(x, torch.tensor([i])), tuple(table.cache_info())) for i in (0, 9, 1, 9)]
+
+
+@pytest.mark.parametrize("program", [behind_an_error_that_a_with_has_ended, before_an_error_that_a_try_ends])
+def test_a_cache_counts_once_where_a_frame_would_run_again(program: Program) -> None:
+    check(program, leaf(3, 4), allow_fallback=True)

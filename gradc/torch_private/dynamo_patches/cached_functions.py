@@ -36,6 +36,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._guards import CompileContext
 
 from gradc.torch_private.dynamo_patches.ends import end_graph
+from gradc.torch_private.dynamo_patches.handlers import may_run_again, runs_once
 from gradc.torch_private.dynamo_patches.tensor_reachability import reach_tensors
 from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import around
@@ -120,7 +121,7 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
     """What the cache has, or will have from now on; None where only a call of the function tells."""
     cached, num_named = variable.wrapper_obj, len(names)
     is_method = bool(variable.self_args())  # a bound one is made anew whenever it is read: no guard finds it again
-    if variable.source is None or is_method:
+    if variable.source is None or is_method or may_run_again(tx.output):
         return None
     values = [_value_of(each) for each in arguments]
     named = dict(zip(names, values[len(values) - num_named :], strict=True))
@@ -143,6 +144,8 @@ def _known(tx: Any, variable: Any, arguments: list[VariableTracker], names: tupl
 
 def is_said_once(tx: Any, cached: Any, values: tuple[Any, ...]) -> bool:
     """Whether a call that returns nothing, as of ``logger.warning_once``, is in its cache: was made, or is made now."""
+    if may_run_again(tx.output):
+        return False
     entry = _Entry(cached, values, {})
     try:
         is_found = entry.take() if entry.is_there() else entry.make()
@@ -187,6 +190,7 @@ class _Entry:
 
     def note(self, tx: Any) -> None:
         """Remember that this call was made, where the trace begins again: then the cache has the answer."""
+        runs_once(tx.output)
         compile_id, made = CompileContext.current_compile_id(), (id(self.cached), self.key)
         if self.is_counted:
             _made.setdefault(compile_id, set()).add(made)

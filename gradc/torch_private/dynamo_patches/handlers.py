@@ -4,6 +4,7 @@
     may_be_ended:  tx -> whether a handler around what is traced now may end an error, so that the function goes on
     handlers_of:   graph -> Handlers: whether one may see an error of the graph's calls, and whether one may end it
     leave_to_handlers: () -> never; by a backend, which cannot run the graph again: its handlers are left to Python
+    runs_once, may_run_again: (output graph) -> says, asks: a call of it does something before the graph; an error may be ended
 
 A graph's call stands behind all that Dynamo traced, so an error of it flies past the handlers of the user's code. Gradc runs a
 frame whose graph raised again, as it was written (``gradc.frontend.raised``). What it then returns, because a handler ended the
@@ -35,6 +36,7 @@ from gradc.torch_private.patches import Method, Patch
 from gradc.torch_private.weaver import after, around
 
 _ENDED_BY = "gradc_error_ended_by"  # of a node of the graph whose error handlers see: the functions of those that may end it
+_RUNS_ONCE = "gradc_runs_once"  # of an output graph
 _GO_ON = "gradc_handlers_that_go_on"  # of Dynamo's translator of a function: handler -> whether it may return behind it
 _IF_TRUE = "POP_JUMP_FORWARD_IF_TRUE" if sys.version_info < (3, 12) else "POP_JUMP_IF_TRUE"
 
@@ -89,6 +91,16 @@ def handlers_of(graph: torch.fx.GraphModule | OutputGraph) -> Handlers:
     return Handlers(bool(marks), frozenset().union(*marks))
 
 
+def runs_once(output: OutputGraph) -> None:
+    """See the module's docstring: as a cache that is asked for what it has, and counts that."""
+    vars(output)[_RUNS_ONCE] = True
+
+
+def may_run_again(output: OutputGraph) -> bool:
+    """See the module's docstring."""
+    return bool(handlers_of(output).may_end_it)
+
+
 def leave_to_handlers() -> NoReturn:
     """See the module's docstring."""
     raise _LeftToHandlers("see gradc.torch_private.dynamo_patches.handlers")
@@ -99,7 +111,7 @@ def _mark(proxy: Any, output: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
         handlers = list(_handlers(output.current_tx))
         if handlers:
             proxy.node.meta[_ENDED_BY] = ended_by = {code for code, ends in handlers if ends}
-            if not _left_to_python.isdisjoint(ended_by):
+            if ended_by and (_RUNS_ONCE in vars(output) or not _left_to_python.isdisjoint(ended_by)):
                 end_graph(
                     "op that may raise inside of a try",
                     "Python's except, or with, may end the error; what is compiled writes into what was there before, so it "
