@@ -17,6 +17,7 @@ from gradc.bits import same_bits
 from gradc.journal import log
 from gradc.optim.cards import Card
 from gradc.optim.formulas import Formula, Settings
+from gradc.policy.budget import paid
 
 SIZES = (0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 1023, 1025, 70001)
 _SPECIAL = (0.0, -0.0, 1e-40, -1e-40, 1e30, -1e30, 1.0, float("inf"), float("nan"))
@@ -41,9 +42,9 @@ def is_proven(
     key = (formula, dtype, card.name if card else "")
     if key not in _known:
         try:
-            _known[key] = _is_same(
-                columns, original, formula, run, {**settings, "lr": 1.0}, _tensors(columns, formula, card, dtype)
-            )
+            with paid():
+                tensors = _tensors(columns, formula, card, dtype)
+                _known[key] = _is_same(columns, original, formula, run, {**settings, "lr": 1.0}, tensors)
         except RuntimeError as error:  # a device that is out of memory, or does not start the kernel: torch's own step goes on
             log("fallbacks", f"an optimizer's kernel could not be tried: {error}")
             _known[key] = False

@@ -16,8 +16,8 @@ A step may be slow, and compiled much slower: then a block ends as soon as compi
 many of the slowest that ran eagerly, and two such blocks are enough.
 
 Where calls come in rounds, with a long time between two of them (steps of an episode, whose backward pass lies at its end), the
-long times are most of what differs, and cannot be told apart by calls. If they are a tenth of all, it is tried once more, and a
-block goes on to the end of a round.
+long times are most of what differs, and cannot be told apart by calls. If they are a tenth of all, or half where there are one
+or two, it is tried once more, and a block goes on to the end of a round.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _MARGIN_IF_CLEAR = 2.0
 _LONG = 4.0  # times the median: see the module's docstring
 _MOST_LOST = 0.5  # seconds
 _MOST_IN_ROUNDS = 0.1  # of the time
+_MOST_IN_FEW = 0.5  # where there are one or two of them: these may be something else, as Python's collector
+_FEW = 2
 _LONGEST_ROUND = 1000  # calls
 
 
@@ -140,8 +142,9 @@ class ABTimer:
     def in_rounds(self) -> ABTimer | None:
         """The trial that decides in place of this one, which is over; None where this one does."""
         limit, seconds = self._limit, self._all_seconds
-        share = sum(each for each in seconds if each > limit) / (sum(seconds) or 1.0)
-        if self._round_ends is not None or share <= _MOST_IN_ROUNDS:
+        long = [each for each in seconds if each > limit]
+        most = _MOST_IN_FEW if len(long) <= _FEW else _MOST_IN_ROUNDS
+        if self._round_ends is not None or sum(long) <= most * sum(seconds):
             return None
         return ABTimer(self._clock, self._arms, self._first, limit)
 

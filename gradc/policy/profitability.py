@@ -36,6 +36,7 @@ _ADVICE = (
     "Nothing is lost: results are the same. gradc.explain names what breaks the program into pieces; to compile it all the\n"
     '  same: options={"compare_with_eager": False}, or GRADC_COMPARE_WITH_EAGER=0.'
 )
+_WARM_UP = 6  # calls of the third arm, which are captured, and replayed for the first time
 _CLEARLY_COMPILED = 0.6  # of eager's time: captured backward passes alone do not take so much away
 SLOWER = "slower than eager"
 
@@ -82,6 +83,7 @@ class Decision:
     def _wait(self) -> None:
         self._trial: ABTimer | None = None
         self._seconds: dict[Arm, float] = {}  # of the arms that were tried so far
+        self._num_warm_up = 0  # calls of the third arm before its trial
         self._followers: weakref.WeakSet[Decision] | None = None
         self._arm = Arm.COMPILED
         self._num_calls, self._num_quiet, self._num_compiled = 0, 0, -1
@@ -129,6 +131,9 @@ class Decision:
             self._followers = weakref.WeakSet() if num_undecided() > _MANY else None
         elif self._num_quiet == 0 and not self._is_slow and self._num_calls < _MOST_CALLS:
             self._trial.spoil()
+        elif self._num_warm_up:
+            self._num_warm_up -= 1
+            return Arm.CAPTURED
         arm = self._trial.next()
         if (verdict := self._trial.verdict) is not None:
             self._trial = self._trial.in_rounds() or self._next_trial(verdict)
@@ -144,6 +149,7 @@ class Decision:
         if is_last or self._seconds[Arm.COMPILED] < _CLEARLY_COMPILED * self._seconds[Arm.EAGER]:
             return None
         CREDIT.refill()
+        self._num_warm_up = _WARM_UP
         return ABTimer(self._clock, (verdict.chosen, Arm.CAPTURED))
 
     def _look(self) -> None:

@@ -338,7 +338,7 @@ def test_the_backward_of_what_runs_eagerly_is_not_captured_unless_that_pays(hand
     with gradc.compiled_autograd.enable():
         assert all(map(same_bits, losses(module, compiled, hands), expected))
         num_tried = num_captured() - (150 - num_compared() - num_counted())
-        assert num_counted() > 20 and num_tried == 12  # which took as long as eager
+        assert num_counted() > 20 and num_tried == 18  # 6 of them to begin with; the others took as long as eager
         before = num_captured()
         compiled(torch.randn(5, 3)).sum().backward()
         num_left = num_compared() + num_counted() - num_tried
@@ -383,7 +383,7 @@ def test_a_step_that_runs_backward_itself(hands: Hands) -> None:
     def step() -> None:
         module(x).sum().backward()
 
-    for _ in range(120):
+    for _ in range(150):
         before = num_compared() + num_counted()
         step()
         hands.now += FAST if num_compared() + num_counted() > before else SLOW

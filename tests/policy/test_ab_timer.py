@@ -144,3 +144,12 @@ def test_where_calls_come_in_rounds_the_long_time_at_their_end_decides() -> None
             program.now += 8.0 + 0.1 * num_compiled
             num_compiled = 0
     assert [trial.verdict.chosen for trial in trials if trial.verdict] == [Arm.COMPILED, Arm.EAGER]
+
+
+def test_one_long_time_is_no_round() -> None:
+    """As Python's collector takes, or another process."""
+    program = Program(1.0, 0.9, {3: 4.0})
+    while program.trial.verdict is None:
+        program.call()
+        program.now += 10.0 * (program.num_calls == 9)
+    assert program.trial.in_rounds() is None
