@@ -148,7 +148,7 @@ def test_where_calls_come_in_rounds_the_long_time_at_their_end_decides() -> None
 
 def test_one_long_time_is_no_round() -> None:
     """As Python's collector takes, or another process."""
-    program = Program(1.0, 0.9, {3: 4.0})
+    program = Program(1.0, 0.9)
     while program.trial.verdict is None:
         program.call()
         program.now += 10.0 * (program.num_calls == 9)
