@@ -221,7 +221,7 @@ def _ratio(eager: Training, compiled: Training, way: Way) -> float:
 
 def _usual_mean(times: list[float]) -> float:
     """Without the slowest and the fastest tenth. No median: where gradients are accumulated, each second step is another."""
-    tenth = len(times) // 10
+    tenth = max(1, len(times) // 10) if len(times) > 2 else 0
     return statistics.fmean(sorted(times)[tenth : len(times) - tenth])
 
 

@@ -36,7 +36,7 @@ run as it is.
 
 First steps in seconds. Ratios of settled steps to eager's: the compiled training goes on until {QUIET_STEPS} steps in a row
 compiled nothing and every trial is decided (see [What pays](notes/what-pays.md)), then the two make their steps in turns, and
-the means count, without the slowest and the fastest tenth. `settled after`: how many steps that took, by
+the means count, without the slowest and the fastest tenth, or one. `settled after`: how many steps that took, by
 {", ".join(DOCUMENTED_WAYS)}; `> n`: not within
 {SECONDS:.0f} s of computing, and timed as it was. `(eager)` behind a ratio: the trial chose eager for something, which then
 runs as eager does, but for native updates inside of it; `(captured)`: and for its backward passes, which are captured.
