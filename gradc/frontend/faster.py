@@ -63,7 +63,7 @@ class Faster:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         decision = self._recording if torch.is_grad_enabled() else self._plain
-        if decision.is_compiled:
+        if decision.chosen is Arm.COMPILED:
             return self._run_compiled_or_try(decision, args, kwargs)
         if decision.is_outdated:
             decision.forget()

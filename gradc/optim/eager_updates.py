@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from gradc.optim.native_step import may_be_native, native_methods
+from gradc.optim.native_step import give, may_be_native, native_methods
 from gradc.torch_private.optimizers import has_step_of_its_class
 
 _notes = threading.local()
@@ -87,8 +87,7 @@ class _Methods:
         if optimizer is None or self._before or not has_step_of_its_class(optimizer):
             return
         self._before = {name: vars(optimizer).get(name) for name in self._functions}
-        for name, function in self._functions.items():
-            setattr(optimizer, name, types.MethodType(function, optimizer))
+        give(optimizer, self._functions)
 
     def remove(self) -> None:
         """Whoever has put something else there meanwhile keeps it."""

@@ -73,15 +73,25 @@ def compile_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
             f"There is one for torch.optim's {', '.join(NAMES)}.\n"
             "  Leave this optimizer as it is: inside a compiled function its step runs eagerly."
         )
+    give(optimizer, methods)
+    return optimizer
+
+
+def give(optimizer: torch.optim.Optimizer, methods: dict[str, types.FunctionType]) -> None:
+    """Put ``methods`` before those of the optimizer's class."""
     for name, method in methods.items():
         setattr(optimizer, name, types.MethodType(method, optimizer))
-    return optimizer
+
+
+def is_native(optimizer: torch.optim.Optimizer) -> bool:
+    """True if its step is native wherever it is called."""
+    return getattr(optimizer.step, "is_native", False)
 
 
 def may_be_native(optimizer: torch.optim.Optimizer) -> bool:
     """True for one that nobody asked to compile, and whose step may be native all the same: it is torch's own, and not yet."""
-    is_known = known_steps().get(step_of(optimizer)) is not None and not getattr(optimizer.step, "is_native", False)
-    return is_known and has_step_of_its_class(optimizer) and may_have_methods_of_its_own(optimizer)
+    is_known = known_steps().get(step_of(optimizer)) is not None
+    return is_known and not is_native(optimizer) and has_step_of_its_class(optimizer) and may_have_methods_of_its_own(optimizer)
 
 
 def native_methods(optimizer: torch.optim.Optimizer) -> dict[str, types.FunctionType] | None:
@@ -90,7 +100,7 @@ def native_methods(optimizer: torch.optim.Optimizer) -> dict[str, types.Function
     if step is None:
         return None
     methods: dict[str, Any] = {}
-    if not getattr(optimizer.step, "is_native", False):
+    if not is_native(optimizer):
         step = _quickly(step, type(optimizer).step)
         step.is_native = True  # type: ignore[attr-defined]
         methods["step"] = seen_by_schedules(step) if is_seen_by_schedules(optimizer) else step

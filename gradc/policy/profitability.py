@@ -47,7 +47,7 @@ class Decision:
     Where it ``may_capture`` a third arm is tried against the faster of the first two, unless compiled calls are clearly faster.
 
     Attributes:
-        chosen: the arm that calls go to while none is tried. ``is_compiled``: whether that is the first.
+        chosen: the arm that calls go to while none is tried.
         quota: of those, how many the native entry may run eagerly without asking here.
         tell: counts a call that runs eagerly since that is faster.
     """
@@ -75,8 +75,7 @@ class Decision:
     def forget(self) -> None:
         """As if nothing had been called yet."""
         self.verdict: Verdict | None = None
-        self._choose(Arm.COMPILED)
-        self.num_rest, self._num_offers, self._num_early = 0, 0, 0
+        self.chosen, self.num_rest, self._num_offers, self._num_early = Arm.COMPILED, 0, 0, 0
         _turn.give_up(self)
         self._wait()
 
@@ -169,16 +168,12 @@ class Decision:
         return self._num_calls > _FEW_CALLS and self._clock() - self._since > _MOST_SECONDS
 
     def _obey(self, verdict: Verdict) -> None:
-        self._choose(verdict.chosen)
-        self.verdict, self.num_rest = verdict, self._num_until_next(verdict)
+        self.verdict, self.chosen, self.num_rest = verdict, verdict.chosen, self._num_until_next(verdict)
         self.tell = counter_of(Uncompiled(False, SLOWER, f"{self._name}: {verdict}", "", _ADVICE))
         log("perf", f"{self._name} runs {verdict.how}: {verdict}")
         self._num_offers = num_offers()
         _turn.give_up(self)
         self._wait()
-
-    def _choose(self, arm: Arm) -> None:
-        self.chosen, self.is_compiled = arm, arm is Arm.COMPILED
 
     def _num_until_next(self, verdict: Verdict) -> int:
         """How many calls the verdict holds for: fewer where something was still compiled, or waited for its budget."""
@@ -191,7 +186,7 @@ class Decision:
     @property
     def is_outdated(self) -> bool:
         """True if a Program has got other code since the verdict: what was slower than eager may not be any more."""
-        return not self.is_compiled and self._num_offers != num_offers()
+        return self.chosen is not Arm.COMPILED and self._num_offers != num_offers()
 
 
 def trial_clock() -> Callable[[], float]:

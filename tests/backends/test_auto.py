@@ -272,8 +272,7 @@ def test_what_eager_won_is_tried_again_once_there_is_other_code(monkeypatch):
     finally:
         gradc.config.compare_with_eager = False
     decision, *_ = faster._entries[compiled._gradc_call].decisions
-    decision._choose(Arm.EAGER)
-    decision.num_rest, decision._num_offers = 1000, profitability.num_offers()
+    decision.chosen, decision.num_rest, decision._num_offers = Arm.EAGER, 1000, profitability.num_offers()
     decision.tell = lambda: None
     compiled(torch.ones(2))
     assert decision.num_rest == 999

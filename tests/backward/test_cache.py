@@ -25,25 +25,9 @@ from gradc.ir.sizes import Sizes
 from gradc.nodes.backward_call import BackwardCall
 from tests.backward.test_key import region_of
 from tests.oracle import leaf
+from tests.threads import in_threads
 
 grad = torch.autograd.grad
-
-
-def in_threads(number: int, function: Callable[[], Any]) -> list[Any]:
-    """What ``function`` returns in each of so many threads that begin together."""
-    results, barrier = [], threading.Barrier(number)
-
-    def run() -> None:
-        barrier.wait()
-        results.append(function())
-
-    threads = [threading.Thread(target=run) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == number, "one raised"
-    return results
 
 
 # ---- the store

@@ -16,6 +16,7 @@ import gradc
 from gradc import executor, native
 from gradc.bits import same_bits
 from tests.executor.agree import allocations, capture
+from tests.threads import in_threads
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 MEGABYTE = 1 << 20
@@ -116,20 +117,14 @@ def test_any_thread_frees():
 
 def test_threads_have_memory_of_their_own_at_a_time():
     x = numbers(2)
-    run, expected, wrong = lowered(lambda x: x.exp().neg(), x), x.exp().neg(), []
+    run, expected = lowered(lambda x: x.exp().neg(), x), x.exp().neg()
 
     def work() -> None:
         for _ in range(30):
             (out,) = run(x)
-            if not same_bits(out, expected):
-                wrong.append(out)
+            assert same_bits(out, expected)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(4, work)
 
 
 def test_a_child_of_the_process_frees_what_it_was_given():

@@ -22,6 +22,7 @@ import gradc
 from gradc.bits import same_bits
 from gradc.frontend.faster import Faster
 from gradc.optim import EagerUpdates
+from gradc.optim.native_step import is_native
 from gradc.policy import profitability
 from gradc.policy.ab_timer import Arm
 from gradc.policy.budget import Budget, Purse
@@ -70,10 +71,6 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Training], Faster]:
         return Faster(taking(2.0), taking(1.0), "step", Budget(Purse(None), "step"))
 
     return made
-
-
-def is_native(optimizer: Optimizer) -> bool:
-    return getattr(optimizer.step, "is_native", False)
 
 
 def num_native() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gradc
 from gradc import native
 from gradc.bits import same_bits
+from tests.threads import in_threads
 
 pytestmark = pytest.mark.skipif(native.status().name != "native", reason=str(native.status()))
 
@@ -316,22 +316,12 @@ def test_other_functions_that_torch_hides_go_on_as_they_are() -> None:
 
 
 def test_two_threads_clear_their_own() -> None:
-    failures: list[BaseException] = []
-
     def work() -> None:
-        try:
-            params, optimizer = with_gradients()
-            clear = inside_a_step(optimizer)
-            for _ in range(50):
-                params[2].grad = torch.ones(2)
-                clear()
-                assert params[2].grad is None
-        except BaseException as error:
-            failures.append(error)
+        params, optimizer = with_gradients()
+        clear = inside_a_step(optimizer)
+        for _ in range(50):
+            params[2].grad = torch.ones(2)
+            clear()
+            assert params[2].grad is None
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(2, work)

@@ -373,6 +373,7 @@ SymbolSource::Kind symbol_kind(const std::string& kind, const std::string& where
 }
 
 void bind_executor(py::module_& module) {
+  install_large_memory();
   module.def("out_variants", [] { return py::frozenset(py::cast(ops_with_out())); }, "Ops that can write into memory given to them.");
   module.def("iterated_ops", [] { return py::frozenset(py::cast(iterated_ops())); }, "Ops whose iterator is set up once, where all is laid out as captured.");
   module.def(
@@ -390,7 +391,6 @@ void bind_executor(py::module_& module) {
       },
       py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
   module.def("keep_lent", &keep_lent, py::arg("tensor"), "The memory of a graph that a tensor lies on is not written again.");
-  install_large_memory();
   module.def("release_large_memory", &release_large_memory, "Gives memory back that plans have freed and nobody uses. Returns the bytes.");
   module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
   module.def("has_onednn", &has_onednn, "True where the functions of torch's own oneDNN are found, so that its primitives are kept.");
