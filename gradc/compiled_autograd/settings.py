@@ -110,8 +110,9 @@ def suspend() -> None:
 
 
 def resume() -> None:
-    _local.suspended = None
-    _note_change()
+    if _local.suspended is not None:
+        _local.suspended = None
+        _note_change()
 
 
 def is_left_to_torch(consists_of_segments: bool) -> bool:

@@ -153,7 +153,9 @@ def _entry_of(faster: Faster) -> Callable[..., Any]:
         return faster
     quotas = [decision.quota for decision in faster.decisions]
     counted = counters, "uncompiled", SLOWER
-    parts = faster._eager, faster.__call__, *quotas, settings.suspend, settings.changes, listeners_at_each_pass(), *counted
+    ways = faster._eager, faster._captured, faster.__call__
+    captures = settings.suspend, settings.resume, settings.changes
+    parts = *ways, *quotas, *captures, listeners_at_each_pass(), *counted
     entry: Callable[..., Any] = native.extension.eager_entry(parts)
     _entries[entry] = faster
     return entry

@@ -48,12 +48,12 @@ class Decision:
 
     Attributes:
         chosen: the arm that calls go to while none is tried.
-        quota: of those, how many the native entry may run eagerly without asking here.
+        quota: of those, how many the native entry may run eagerly without asking here, and whether with backward passes captured.
         tell: counts a call that runs eagerly since that is faster.
     """
 
     def __init__(self, name: str, budget: Budget, may_capture: Callable[[], bool] = lambda: False) -> None:
-        self._name, self._budget, self._may_capture, self.quota = name, budget, may_capture, [0]
+        self._name, self._budget, self._may_capture, self.quota = name, budget, may_capture, [0, False]
         self.forget()
         _known.add(self)
 
@@ -69,7 +69,7 @@ class Decision:
     def hand_over(self) -> None:
         """A part of the calls that are left is the native entry's, if it is to run them eagerly and no more."""
         number = self.num_rest
-        self.quota[0] = min(number, CALLS_UNASKED) if self.chosen is Arm.EAGER else 0
+        self.quota[:] = 0 if self.chosen is Arm.COMPILED else min(number, CALLS_UNASKED), self.chosen is Arm.CAPTURED
         self._num_rest = number - self.quota[0]
 
     def forget(self) -> None:

@@ -1,4 +1,5 @@
-// eager_entry: what is called in place of a function for which eager was chosen: eager itself, as long as its quota lasts.
+// eager_entry: what is called in place of a function for which eager was chosen, with its backward passes captured or not: that, as long
+// as its quota lasts.
 //
 // Asked in Python, the same takes five microseconds a call, a tenth of what a small policy takes.
 #include "frontend/csrc/bind.h"
@@ -11,21 +12,23 @@ namespace py = pybind11;
 namespace gradc {
 namespace {
 
-// In the order in which Python gives it. The quotas are lists of one number: how many calls are left. `changes` is another: what
-// it is when this thread suspends captures, which is to be done again once it is another.
+// In the order in which Python gives it. The quotas are lists: how many calls are left, and whether their backward passes are captured.
+// `changes` is a list of one number: what it is when this thread suspends captures, which is to be done again once it is another.
 struct EagerParts {
-  PyObject *eager, *otherwise, *recording, *plain, *suspend, *changes, *listeners, *counters, *group, *kind;
+  PyObject *eager, *captured, *otherwise, *recording, *plain, *suspend, *resume, *changes, *listeners, *counters, *group, *kind;
   explicit EagerParts(PyObject* parts)
       : eager(PyTuple_GET_ITEM(parts, 0)),
-        otherwise(PyTuple_GET_ITEM(parts, 1)),
-        recording(PyTuple_GET_ITEM(parts, 2)),
-        plain(PyTuple_GET_ITEM(parts, 3)),
-        suspend(PyTuple_GET_ITEM(parts, 4)),
-        changes(PyTuple_GET_ITEM(parts, 5)),
-        listeners(PyTuple_GET_ITEM(parts, 6)),
-        counters(PyTuple_GET_ITEM(parts, 7)),
-        group(PyTuple_GET_ITEM(parts, 8)),
-        kind(PyTuple_GET_ITEM(parts, 9)) {}
+        captured(PyTuple_GET_ITEM(parts, 1)),
+        otherwise(PyTuple_GET_ITEM(parts, 2)),
+        recording(PyTuple_GET_ITEM(parts, 3)),
+        plain(PyTuple_GET_ITEM(parts, 4)),
+        suspend(PyTuple_GET_ITEM(parts, 5)),
+        resume(PyTuple_GET_ITEM(parts, 6)),
+        changes(PyTuple_GET_ITEM(parts, 7)),
+        listeners(PyTuple_GET_ITEM(parts, 8)),
+        counters(PyTuple_GET_ITEM(parts, 9)),
+        group(PyTuple_GET_ITEM(parts, 10)),
+        kind(PyTuple_GET_ITEM(parts, 11)) {}
 };
 
 py::object new_reference(PyObject* made) {
@@ -66,17 +69,24 @@ bool may_run_eagerly(const EagerParts& entry) {
 
 PyObject* call_eagerly(PyObject* self, PyObject* const* arguments, Py_ssize_t number, PyObject* names) {
   const EagerParts entry(self);
+  PyObject* run = entry.eager;
   try {
-    if (!may_run_eagerly(entry) || !take_one(c10::GradMode::is_enabled() ? entry.recording : entry.plain)) {
+    PyObject* const quota = c10::GradMode::is_enabled() ? entry.recording : entry.plain;
+    if (!may_run_eagerly(entry) || !take_one(quota)) {
       return PyObject_Vectorcall(entry.otherwise, arguments, number, names);
     }
     count_call(entry);
-    suspend_captures(entry);
+    if (PyList_GET_ITEM(quota, 1) == Py_True) {
+      run = entry.captured;
+      new_reference(PyObject_CallNoArgs(entry.resume));
+    } else {
+      suspend_captures(entry);
+    }
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
   }
-  return PyObject_Vectorcall(entry.eager, arguments, number, names);
+  return PyObject_Vectorcall(run, arguments, number, names);
 }
 
 PyMethodDef eager_entry_method = {
