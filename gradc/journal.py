@@ -49,7 +49,8 @@ class Counters(collections.defaultdict[str, collections.Counter[str]]):
     - ``optim``: ``native steps`` of optimizers, and why a step was torch's.
     - ``device_graphs``: plans that were ``recorded`` as graphs of their device, and why others run call by call, once for each.
     - ``verified``: calls and backwards compared in shadow mode, differences, what was left out.
-    - ``executor``: ``programs_interpreted``: programs that the Python interpreter runs.
+    - ``executor``: ``programs_interpreted``: programs that the Python interpreter runs; ``plans for sizes that came back``:
+      of Programs with symbols.
     """
 
     def __init__(self) -> None:

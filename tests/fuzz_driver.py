@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import gradc
+from gradc import native
 from tests.compilers import Compiler, find
 from tests.shadow.told import listen, tally, told
 
@@ -101,9 +102,16 @@ def _parse(fuzzer: Fuzzer, words: Sequence[str] | None) -> argparse.Namespace:
 def _show(fuzzer: Fuzzer, options: argparse.Namespace) -> int:
     _quiet(fuzzer)
     program = fuzzer.generate(options, options.show)
+    _make_sized_plans_after(options.show % 3)
     verdict = _judge(fuzzer, program, find(options.compiler))
     print(fuzzer.show(program, verdict))
     return int(_is_bad(fuzzer, verdict.status))
+
+
+def _make_sized_plans_after(runs: int) -> None:
+    """Programs are called a few times, so sizes seldom come back as often as they do in a training."""
+    if native.is_built():
+        native.extension.set_runs_before_sized_plans(runs)
 
 
 def _is_bad(fuzzer: Fuzzer, status: str) -> bool:
@@ -187,6 +195,7 @@ def _work(fuzzer: Fuzzer, options: argparse.Namespace, file: pathlib.Path) -> No
     compiler, kinds = find(options.compiler), collections.Counter[str]()
     for number in range(options.first, options.first + options.programs, options.jobs):
         program = fuzzer.generate(options, number)
+        _make_sized_plans_after(number % 3)
         verdict = _judge(fuzzer, program, compiler)
         _append(file, {"number": number, **vars(verdict), "verified": dict(tally)})
         tally.clear()

@@ -313,7 +313,7 @@ class BackwardCache:
 
     def sizes_of(self, symbols: Sequence[int]) -> Sizes:
         """The values of the tape's symbols, given in its order."""
-        return Sizes({str(symbol): value for symbol, value in zip(self.tape.program.symbols, symbols, strict=True)})
+        return Sizes({symbol.name: value for symbol, value in zip(self.tape.program.symbols, symbols, strict=True)})
 
     @property
     def has_code_of_others(self) -> bool:

@@ -94,7 +94,7 @@ def _inputs(tape: Tape, segment: Segment, key: BackwardKey, history: History) ->
 
 def sizes_of_parent(tape: Tape, sizes: Callable[[Any], Any]) -> Sizes:
     """The values of the tape's symbols, of those of its derivative: of two symbols found equal since, that knows one."""
-    return Sizes({str(symbol): sizes(symbolic_number(number)) for symbol, number in tape.symints.items()})
+    return Sizes({symbol.name: sizes(symbolic_number(number)) for symbol, number in tape.symints.items()})
 
 
 def record_specialized(cut: CutTape, segment: Segment, key: BackwardKey, history: History, sizes: Callable[[Any], Any]) -> Tape:

@@ -76,7 +76,7 @@ class Call:
     def __init__(self, region: HasNodes, primals: list[Any]) -> None:
         self.region, self.primals = region, primals
         self.values: list[Any] = []
-        self.sizes = Sizes({str(symbol): self._size(*at) for symbol, at in region.tape.program.symbols.items()})
+        self.sizes = Sizes({symbol.name: self._size(*at) for symbol, at in region.tape.program.symbols.items()})
         self._entries: dict[tuple[int, int], torch.Tensor] = {}
         self._live: dict[int, torch.Tensor] = {}
         self._aliases: dict[int, torch.Tensor] = {}

@@ -48,7 +48,7 @@ class Decision:
 
     Attributes:
         chosen: the arm that calls go to while none is tried.
-        quota: of those, how many the native entry may run eagerly without asking here, and whether with backward passes captured.
+        quota: of those, how many the native entry may make without asking here; whether their backward passes are captured.
         tell: counts a call that runs eagerly since that is faster.
     """
 

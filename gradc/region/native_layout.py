@@ -139,17 +139,18 @@ def _made(primal: Primal) -> tuple[int, torch.dtype | None]:
 
 
 class DirectKind(enum.StrEnum):
-    """How a direct call makes an output: the constant, an argument, a value, the same as an earlier output, or a view."""
+    """How a direct call makes an output: the constant, an argument, a value, an earlier output again, a view, or a size."""
 
     CONSTANT = "plain"
     ARGUMENT = "argument"
     VALUE = "value"
     AGAIN = "again"
     VIEW = "view"
+    SIZE = "size"
 
 
 class DirectOutput(NamedTuple):
-    """``position`` is that of the argument, value or earlier output; ``object`` the constant, or what makes the view."""
+    """``position``: of the argument, value, earlier output or number; ``object``: the constant, or what makes the view."""
 
     kind: DirectKind
     position: int = 0
@@ -157,14 +158,20 @@ class DirectOutput(NamedTuple):
     object: Any = None
 
 
-def direct_outputs(outputs: Sequence[Output]) -> list[DirectOutput]:
-    """What a direct call returns. No call that returns an ``AliasUsedInside`` is direct."""
+def direct_outputs(outputs: Sequence[Output], numbers: list[Sym]) -> list[DirectOutput]:
+    """What a direct call returns. No call that returns an ``AliasUsedInside`` is direct.
+
+    ``numbers``: what each call computes of its sizes; those that it returns are put behind them.
+    """
     first: dict[int, int] = {}
-    return [_direct_output(output, first.setdefault(id(output), i), i) for i, output in enumerate(outputs)]
+    return [_direct_output(output, first.setdefault(id(output), i), i, numbers) for i, output in enumerate(outputs)]
 
 
-def _direct_output(output: Output, first: int, number: int) -> DirectOutput:
+def _direct_output(output: Output, first: int, number: int, numbers: list[Sym]) -> DirectOutput:
     match output:
+        case Constant(Sym() as size):
+            numbers.append(size)
+            return DirectOutput(DirectKind.SIZE, len(numbers) - 1)
         case Constant(value):
             return DirectOutput(DirectKind.CONSTANT, object=value)
         case InputItself(position):

@@ -217,10 +217,21 @@ class Region:
         inner = self.tape.inner_gradients
         leaves = {position for gradient in inner for position in gradient.must_be_leaves}
         unheard = {position for gradient in inner for position in gradient.wanted}
-        outputs = direct_outputs(self.outputs.kinds)
+        numbers = list(self.shapes)
+        outputs = direct_outputs(self.outputs.kinds, numbers)
+        of_symbols = () if not self.tape.symints else self._of_symbols(numbers)
         return self.native.direct(
-            outputs, slow, raised, draws, not self._why_not_dropped, sorted(leaves), sorted(unheard), joint, loss
+            outputs, slow, raised, draws, not self._why_not_dropped, sorted(leaves), sorted(unheard), joint, loss, *of_symbols
         )
+
+    def _of_symbols(self, numbers: list[Sym]) -> tuple[Callable[..., list[int]], Callable[..., Sizes], int]:
+        """What a direct call asks with the values of the symbols: the numbers, of which the shapes come first; the sizes."""
+        names = tuple(symbol.name for symbol in self.tape.program.symbols)
+
+        def sizes(*values: int) -> Sizes:
+            return Sizes(dict(zip(names, values, strict=True)))
+
+        return lambda *values: list(map(sizes(*values), numbers)), sizes, len(self.shapes)
 
     def native_keys(self, number: int) -> list[BackwardKey]:
         """What the native node of a segment has backwards for, in no order."""
@@ -229,7 +240,7 @@ class Region:
     @property
     def _is_direct(self) -> bool:
         is_simple = not any(isinstance(kind, AliasUsedInside) for kind in self.outputs.kinds)
-        return is_simple and not self.tape.symints and all(map(is_made_natively, self.hoisted.primals))
+        return is_simple and all(map(is_made_natively, self.hoisted.primals))
 
     @functools.cached_property
     def _makers(self) -> list[Callable[..., Any]]:

@@ -20,6 +20,7 @@ from gradc.backends import Lower
 from gradc.capture.recording import Captured, Ran
 from gradc.errors import UnsupportedError
 from gradc.executor import Runner
+from gradc.ir.at_sizes import symbols_of_sizes
 from gradc.ir.program import Program
 from gradc.ir.values import Instruction, Ref, Slot, map_leaves
 from gradc.ir.versions import counted, recounted
@@ -88,9 +89,10 @@ class Cutter:
         program = _steal(pipeline.run(pipeline.PIECE, self._program(part, wanted)))
         program = counted(_only_read_inputs(program), map(self._captured.versions.get, wanted))
         self._refuse_unknown(program)
-        symbols = _used(program, self._names)
+        renumbered = _renumbered(program)
+        symbols = _used(renumbered, self._names)
         return Piece(
-            runner=self._runner(program, symbols),
+            runner=self._runner(renumbered, symbols),
             inputs=program.inputs,
             symbols=symbols,
             dying=tuple(sorted(set(program.inputs) - needed - set(wanted))),
@@ -121,7 +123,7 @@ class Cutter:
     def _runner(self, program: Program, symbols: Sequence[int]) -> Runner | None:
         if not program.instructions and not program.outputs:
             return None
-        return self._lower(_with_symbols(_renumbered(program), [self._names[number] for number in symbols]))
+        return self._lower(_with_symbols(program, [self._names[number] for number in symbols]))
 
 
 def _steal(program: Program) -> Program:
@@ -180,7 +182,9 @@ def _renumbered(program: Program) -> Program:
 
 
 def _used(program: Program, names: Sequence[sympy.Symbol]) -> tuple[int, ...]:
+    """The numbers of the symbols that arguments and sizes depend on."""
     used = {symbol for value in program.syms for symbol in value.expr.free_symbols}
+    used |= symbols_of_sizes(program)
     return tuple(number for number, name in enumerate(names) if name in used)
 
 

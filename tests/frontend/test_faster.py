@@ -365,6 +365,25 @@ def test_the_backward_of_a_model_that_runs_eagerly_is_captured_where_that_pays(h
     assert num_captured() == before
 
 
+@pytest.mark.skipif(not native.is_built(), reason="the entry is native")
+def test_the_native_entry_captures_where_that_was_chosen(hands: Hands) -> None:
+    """Beside another, which suspends captures at each of its calls."""
+    eager, captured = (gradc.compile(small(), options=COMPARED) for _ in range(2))
+    x = torch.randn(5, 3)
+    with gradc.compiled_autograd.enable():
+        for compiled, arm in ((eager, Arm.EAGER), (captured, Arm.CAPTURED)):
+            decision, *_ = faster._entries[compiled._gradc_call].decisions
+            decision._obey(Verdict(arm, {Arm.COMPILED: SLOW, Arm.EAGER: FAST, arm: FAST}))
+            decision.num_rest = 1000
+        for _ in range(20):
+            before = num_captured()
+            eager(x).sum().backward()
+            assert num_captured() == before
+            captured(x).sum().backward()
+            assert num_captured() == before + 1
+    assert decision.quota[0] > 0 and decision.num_rest == 980 and num_counted() == 40
+
+
 def test_what_runs_compiled_again_has_its_backward_captured(hands: Hands) -> None:
     eager, compiled = (gradc.compile(small(), options=COMPARED) for _ in range(2))
     losses(eager, eager, hands)

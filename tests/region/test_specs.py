@@ -24,9 +24,9 @@ def specs(monkeypatch) -> dict[str, Any]:
     make_plan, make_region = extension.Plan, extension.Region
 
     class Plan(make_plan):
-        def __init__(self, spec: Any, has_graphs: bool = False) -> None:
+        def __init__(self, spec: Any, *others: Any) -> None:
             seen.setdefault("plan", spec)
-            super().__init__(spec, has_graphs)
+            super().__init__(spec, *others)
 
     class Region(make_region):
         def __init__(self, spec: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_plan_that_says_what_is_unknown(specs):
 
 def test_a_direct_output_of_an_unknown_kind(specs):
     region = extension.Region(specs["region"])
-    known = "plain, argument, value, again, view"
+    known = "plain, argument, value, again, view, size"
     with pytest.raises(ValueError, match=rf"DirectOutput\.kind cannot be 'values'; it is one of {known}"):
         region.direct([("values", 0, False, None)], print, None, False, False, [], [])
     with pytest.raises(ValueError, match="DirectOutput cannot be None"):

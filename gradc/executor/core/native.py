@@ -17,9 +17,11 @@ from typing import Any
 from gradc import native
 from gradc.config import config
 from gradc.executor.core import interpret
-from gradc.executor.core.plan import plan_spec
+from gradc.executor.core.plan import PlanSpec, plan_spec
+from gradc.ir.at_sizes import Seen, at_sizes
 from gradc.ir.program import Program
 from gradc.journal import count, log
+from gradc.policy.budget import paid
 from gradc.torch_private.lent_memory import note_streams
 
 Runner = Callable[[list[Any]], list[Any]]
@@ -36,7 +38,18 @@ def lower(program: Program) -> Runner:
         _warn_once()
         return interpret.lower(program)
     _count_device_graphs()
-    return native.extension.Plan(plan_spec(program, native.extension.out_variants()), config.device_graphs)
+    return native.extension.Plan(_spec(program), config.device_graphs, functools.partial(_plan_at_sizes, program))
+
+
+def _spec(program: Program) -> PlanSpec:
+    return plan_spec(program, native.extension.out_variants())
+
+
+def _plan_at_sizes(program: Program, values: list[int], layouts: list[Seen | None]) -> Any:
+    """The static plan for some sizes: see gradc.ir.at_sizes."""
+    count("executor", "plans for sizes that came back")
+    with paid(lambda seconds: None):  # from the credit of such plans
+        return native.extension.Plan(_spec(at_sizes(program, values, layouts)))
 
 
 def lower_dispatched(program: Program) -> Runner:

@@ -23,6 +23,7 @@ import torch
 
 from gradc.errors import UnsupportedError
 from gradc.ir.aliases import Aliases, bases_of, declared_views
+from gradc.ir.at_sizes import size_symbols
 from gradc.ir.floats import TERMS
 from gradc.ir.ops import HANDLES, MAY_BE_KEPT, RELATIVE_VIEWS, STRIDES_OF_BASE
 from gradc.ir.program import Program
@@ -73,7 +74,8 @@ class PlanSpec:
     ``bind`` maps the values of ``symbols`` to those of the bound operands. ``metas`` holds for each slot what its
     tensor was when captured, where no size of it is symbolic; ``is_static`` is True if that is known of every input.
     ``written``: positions of inputs whose memory some call writes to. ``is_dispatched``: calls go through all of
-    torch's dispatcher, in grad mode, so that views and graphs are eager's.
+    torch's dispatcher, in grad mode, so that views and graphs are eager's. ``size_symbols``: places in ``symbols`` of those
+    that sizes depend on.
     """
 
     name: str
@@ -86,6 +88,7 @@ class PlanSpec:
     written: tuple[int, ...]
     symbols: tuple[tuple[str, int, int], ...]
     bind: Callable[..., tuple[Any, ...]] | None
+    size_symbols: tuple[int, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Operand, ...]
 
@@ -119,7 +122,7 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_d
     return PlanSpec(
         name=program.name,
         metas=metas,
-        is_static=not program.symbols and all(metas[slot] for slot in program.inputs),
+        is_static=_is_static(program, metas),
         is_dispatched=is_dispatched,
         inputs=program.inputs,
         constants=tuple(program.constants.items()),
@@ -127,9 +130,16 @@ def plan_spec(program: Program, out_variants: frozenset[str] = frozenset(), is_d
         written=_written_inputs(program),
         symbols=tuple(program.symbols.values()),
         bind=binder.compile(),
+        size_symbols=tuple(list(program.symbols).index(symbol) for symbol in size_symbols(program)),
         steps=steps,
         outputs=outputs,
     )
+
+
+def _is_static(program: Program, metas: tuple[Meta | None, ...]) -> bool:
+    """Symbols may be those of floats, which no size depends on."""
+    slots = range(len(program.slots)) if program.symbols else program.inputs
+    return all(metas[slot] is not None or program.slots[slot].meta is None for slot in slots)
 
 
 def _check_supported(instruction: Instruction) -> None:

@@ -8,6 +8,7 @@
 #include "executor/core/csrc/large_memory.h"
 #include "executor/core/csrc/plan.h"
 #include "executor/core/csrc/prove.h"
+#include "executor/core/csrc/sized_plans.h"
 #include "executor/cpu/csrc/iterated.h"
 #include "executor/cpu/csrc/kernels.h"
 #include "executor/cpu/csrc/onednn.h"
@@ -47,7 +48,7 @@ Value convert(py::handle value, const c10::TypePtr& type) {
 // Makes a Plan from a PlanSpec, whose field names are this class's vocabulary.
 class Builder {
  public:
-  explicit Builder(const py::handle& spec) : spec_("PlanSpec", spec) {}
+  Builder(const py::handle& spec, py::object at_sizes) : spec_("PlanSpec", spec), at_sizes_(std::move(at_sizes)) {}
 
   std::shared_ptr<Plan> build() {
     plan_->name = spec_.get<std::string>("name");
@@ -255,14 +256,27 @@ class Builder {
 
   void add_symbols() {
     for (const auto& [kind, position, dimension] : spec_.all<SymbolSpec>("symbols")) {
-      plan_->symbols.push_back({symbol_kind(kind, spec_.where("symbols")), plan_->inputs.at(position), dimension});
+      plan_->symbols.push_back({symbol_kind(kind, spec_.where("symbols")), static_cast<Index>(position), dimension});
     }
-    const py::object bind = spec_["bind"];
-    if (bind.is_none()) {
-      return;
+    if (const py::object bind = spec_["bind"]; !bind.is_none()) {
+      plan_->bindings = std::make_unique<Bindings>(
+          [function = keep(bind), types = bound_types_](const Symbols& symbols) { return bind_symbols(*function, types, symbols); });
     }
-    plan_->bindings = std::make_unique<Bindings>(
-        [function = keep(bind), types = bound_types_](const Symbols& symbols) { return bind_symbols(*function, types, symbols); });
+    const auto of_sizes = spec_.get<std::vector<size_t>>("size_symbols");
+    if (plan_->device && !of_sizes.empty() && !at_sizes_.is_none()) {
+      plan_->sized = std::make_shared<SizedPlans>(of_sizes, [function = keep(at_sizes_)](const Symbols& sizes, const Layouts& layouts) {
+        const py::gil_scoped_acquire gil;
+        return (*function)(sizes, in_python(layouts)).cast<std::shared_ptr<Plan>>();
+      });
+    }
+  }
+
+  static py::list in_python(const Layouts& layouts) {
+    py::list list;
+    for (const auto& layout : layouts) {
+      list.append(layout ? py::object(py::make_tuple(layout->sizes, layout->strides, layout->offset)) : py::none());
+    }
+    return list;
   }
 
   static std::vector<Value> bind_symbols(
@@ -278,6 +292,7 @@ class Builder {
   }
 
   Spec spec_;
+  const py::object at_sizes_; // of SizedPlans; None where there are none
   std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
   std::vector<c10::TypePtr> bound_types_;
 };
@@ -390,6 +405,8 @@ void bind_executor(py::module_& module) {
         });
       },
       py::arg("tell"), "Whom to tell what became of a plan: (\"recorded\" or \"by calls: why\", the plan's name).");
+  module.def(
+      "set_runs_before_sized_plans", &set_runs_before_sized_plans, py::arg("runs"), "How often sizes come before a static plan is made for them.");
   module.def("keep_lent", &keep_lent, py::arg("tensor"), "The memory of a graph that a tensor lies on is not written again.");
   module.def("release_large_memory", &release_large_memory, "Gives memory back that plans have freed and nobody uses. Returns the bytes.");
   module.def("num_replays", &num_replays, "How often recordings of plans were replayed in this process.");
@@ -397,12 +414,12 @@ void bind_executor(py::module_& module) {
   module.def("proofs", &list_proofs, "What was proven or refused in this process: (kernel, dtype, shape, holds).");
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan", "A Program, ready to run natively: called with a list, which it empties.")
       .def(
-          py::init([](const py::object& spec, bool has_graphs) {
-            auto plan = Builder(spec).build();
+          py::init([](const py::object& spec, bool has_graphs, const py::object& at_sizes) {
+            auto plan = Builder(spec, at_sizes).build();
             plan->graphs = has_graphs ? DeviceGraphs::of(*plan) : nullptr;
             return plan;
           }),
-          py::arg("spec"), py::arg("has_graphs") = false)
+          py::arg("spec"), py::arg("has_graphs") = false, py::arg("at_sizes") = py::none())
       .def("__call__", torch::wrap_pybind_function(call_plan))
       .def_property_readonly("name", [](const Plan& plan) { return plan.name; })
       .def_property_readonly("num_steps", [](const Plan& plan) { return plan.steps.size(); })

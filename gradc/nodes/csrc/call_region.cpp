@@ -25,26 +25,6 @@ bool is_cut_off(const at::Tensor& tensor) {
   return meta && !meta->requires_grad_ && !meta->grad_fn_ && tensor.requires_grad() && tensor.is_leaf();
 }
 
-std::vector<int64_t> read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& primals) {
-  std::vector<int64_t> values;
-  values.reserve(sources.size());
-  for (const auto& source : sources) {
-    const auto& primal = primals[source.slot];
-    switch (source.kind) {
-      case SymbolSource::Kind::integer:
-        values.push_back(primal.toInt());
-        break;
-      case SymbolSource::Kind::size:
-        values.push_back(primal.toTensor().size(source.dimension));
-        break;
-      case SymbolSource::Kind::stride:
-        values.push_back(primal.toTensor().stride(source.dimension));
-        break;
-    }
-  }
-  return values;
-}
-
 void add_edges(SegmentNode& node, const Nodes& nodes, const std::vector<c10::IValue>& primals) {
   torch::autograd::edge_list edges;
   edges.reserve(node.layout().exits.size());

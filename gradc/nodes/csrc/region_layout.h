@@ -199,7 +199,7 @@ struct RegionLayout {
   std::string name; // for profiles
   std::shared_ptr<Plan> forward;
   std::vector<SegmentLayout> segments;
-  std::vector<SymbolSource> symbols; // `slot` is the position of a primal here
+  std::vector<SymbolSource> symbols; // of the primals
   std::vector<MadeLayout> made;
   std::vector<MadeNode> live_order; // empty if calls make the nodes in this order
   std::optional<bool> is_nested; // whether an autocast context must be open, if that makes a difference

@@ -77,7 +77,8 @@ void bind_region(py::module_& module) {
           "direct",
           make_direct,
           "(outputs, slow path, what to call with errors, whether it draws, whether a checkpoint may drop what it saves, which are leaves, "
-          "which have no hooks, which output goes straight to backward, and where) -> a builtin function from primals to a tuple.",
+          "which have no hooks, which output goes straight to backward, and where, and of symbols' values the numbers, the sizes, how many "
+          "numbers are of nodes) -> a builtin function from primals to a tuple.",
           py::arg("outputs"),
           py::arg("slow"),
           py::arg("raised"),
@@ -86,7 +87,10 @@ void bind_region(py::module_& module) {
           py::arg("leaves"),
           py::arg("unheard"),
           py::arg("joint") = py::none(),
-          py::arg("loss") = 0);
+          py::arg("loss") = 0,
+          py::arg("numbers") = py::none(),
+          py::arg("sizes") = py::none(),
+          py::arg("num_shapes") = 0);
   bind_straight_loss(module);
 }
 

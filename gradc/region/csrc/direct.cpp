@@ -1,6 +1,7 @@
 #include "region/csrc/direct.h"
 
 #include "csrc/convert.h"
+#include "csrc/keep.h"
 #include "csrc/listening.h"
 #include "csrc/spec.h"
 #include "nodes/csrc/autocast_cache.h"
@@ -27,10 +28,10 @@ namespace gradc {
 namespace {
 
 struct DirectOutput {
-  enum class Kind { plain, argument, value, again, view };
+  enum class Kind { plain, argument, value, again, view, size };
 
   Kind kind = Kind::value;
-  size_t position = 0; // of the argument, the value, or the output that is shown again
+  size_t position = 0; // of the argument, the value, the output that is shown again, or the size
   bool is_of_argument = false; // of a view: what `position` counts
   py::object object; // the plain value, or what makes the view
 };
@@ -45,20 +46,54 @@ struct DirectCall {
   std::vector<size_t> unheard;
   std::shared_ptr<const StraightLoss> joint; // null where no output goes straight to backward
   size_t loss = 0; // of the values
+  std::unique_ptr<Bindings> numbers; // null where the region has no symbols; those of nodes, and those that are returned
+  size_t num_shapes = 0; // of nodes
+  py::object sizes; // what views are made with
+};
+
+// What a call depends on symbols for.
+struct CallNumbers {
+  CallNumbers(const DirectCall& direct, const std::vector<c10::IValue>& inputs) : direct(direct) {
+    if (direct.numbers) {
+      symbols = read_symbols(direct.region->symbols, inputs);
+      bound = direct.numbers->find_or_compute(symbols);
+    }
+  }
+
+  int64_t operator[](size_t position) const {
+    return (*bound)[position].boxed.toInt();
+  }
+
+  std::vector<int64_t> shapes() const {
+    std::vector<int64_t> numbers;
+    for (size_t position = 0; position < direct.num_shapes; ++position) {
+      numbers.push_back((*this)[position]);
+    }
+    return numbers;
+  }
+
+  const DirectCall& direct;
+  Symbols symbols;
+  Binding bound;
 };
 
 DirectOutput read_output(const py::handle& specification) {
   using Kind = DirectOutput::Kind;
   static const Words<Kind> kinds = {
-      {"plain", Kind::plain}, {"argument", Kind::argument}, {"value", Kind::value}, {"again", Kind::again}, {"view", Kind::view}};
+      {"plain", Kind::plain}, {"argument", Kind::argument}, {"value", Kind::value},
+      {"again", Kind::again}, {"view", Kind::view},         {"size", Kind::size}};
   const auto [kind, position, is_of_argument, object] =
       as<std::tuple<std::string, size_t, bool, py::object>>(specification, "DirectOutput");
   return {word(kind, kinds, "DirectOutput.kind"), position, is_of_argument, object};
 }
 
-PyObject* make_view(const DirectOutput& output, const at::Tensor& base) {
+PyObject* make_view(const DirectOutput& output, const at::Tensor& base, const CallNumbers& numbers) {
   THPObjectPtr argument(THPVariable_Wrap(base));
-  return PyObject_CallOneArg(output.object.ptr(), argument.get());
+  if (!numbers.direct.numbers) {
+    return PyObject_CallOneArg(output.object.ptr(), argument.get());
+  }
+  const py::object sizes = numbers.direct.sizes(*py::cast(numbers.symbols));
+  return PyObject_CallFunctionObjArgs(output.object.ptr(), argument.get(), sizes.ptr(), nullptr);
 }
 
 // Whether calls may be joint, whose output with that number goes straight to backward. A view's history would be looked at.
@@ -74,6 +109,7 @@ PyObject* make_output(
     const DirectOutput& output,
     const std::vector<c10::IValue>& arguments,
     const std::vector<c10::IValue>& values,
+    const CallNumbers& numbers,
     PyObject* results) {
   switch (output.kind) {
     case DirectOutput::Kind::plain:
@@ -83,7 +119,9 @@ PyObject* make_output(
     case DirectOutput::Kind::again:
       return Py_NewRef(PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(output.position)));
     case DirectOutput::Kind::view:
-      return make_view(output, (output.is_of_argument ? arguments : values)[output.position].toTensor());
+      return make_view(output, (output.is_of_argument ? arguments : values)[output.position].toTensor(), numbers);
+    case DirectOutput::Kind::size:
+      return PyLong_FromLongLong(numbers[output.position]);
     case DirectOutput::Kind::value:
       break;
   }
@@ -150,13 +188,17 @@ bool are_nodes_in_order(const DirectCall& direct, uint64_t start) {
 }
 
 // A new reference.
-PyObject* make_outputs(const DirectCall& direct, const std::vector<c10::IValue>& inputs, const std::vector<c10::IValue>& values) {
+PyObject* make_outputs(
+    const DirectCall& direct,
+    const std::vector<c10::IValue>& inputs,
+    const std::vector<c10::IValue>& values,
+    const CallNumbers& numbers) {
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(direct.outputs.size())));
   if (!results) {
     throw python_error();
   }
   for (size_t i = 0; i < direct.outputs.size(); ++i) {
-    PyObject* made = make_output(direct.outputs[i], inputs, values, results.get());
+    PyObject* made = make_output(direct.outputs[i], inputs, values, numbers, results.get());
     if (made == nullptr) {
       throw python_error();
     }
@@ -188,9 +230,10 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
       !add_made(*direct.region, inputs)) {
     return PyObject_Vectorcall(direct.slow.ptr(), arguments, count, nullptr);
   }
+  const CallNumbers numbers(direct, inputs);
   if (is_joint(direct)) {
     ForwardBackwardCall call(direct.region, std::move(inputs), direct.loss, start);
-    THPObjectPtr results(make_outputs(direct, call.primals(), call.values()));
+    THPObjectPtr results(make_outputs(direct, call.primals(), call.values(), numbers));
     ForwardBackwardCall::wait(std::move(call));
     count_nodes_to(start + direct.region->num_nodes);
     if (direct.region->num_nodes_elsewhere > 0) {
@@ -199,8 +242,8 @@ PyObject* try_direct(const DirectCall& direct, PyObject* const* arguments, Py_ss
     return results.release();
   }
   const auto made_before = made_nodes(*direct.region, inputs);
-  const auto [values, segments] = call_region(direct.region, inputs, {}, start);
-  THPObjectPtr results(make_outputs(direct, inputs, values));
+  const auto [values, segments] = call_region(direct.region, inputs, numbers.shapes(), start);
+  THPObjectPtr results(make_outputs(direct, inputs, values, numbers));
   if (!made_before.empty()) {
     put_in_order(*direct.region, made_before, segments, tensors_of(results.get()), start);
   }
@@ -260,7 +303,10 @@ py::object make_direct(
     std::vector<size_t> leaves,
     std::vector<size_t> unheard,
     std::shared_ptr<const StraightLoss> joint,
-    size_t loss) {
+    size_t loss,
+    const py::object& numbers,
+    py::object sizes,
+    size_t num_shapes) {
   auto direct = std::make_unique<DirectCall>();
   direct->slow = std::move(slow);
   direct->raised = std::move(raised);
@@ -275,6 +321,17 @@ py::object make_direct(
     direct->joint = std::move(joint);
     direct->loss = direct->outputs[loss].position;
     direct->may_be_dropped = false; // a joint call saves nothing, and a checkpoint counts what is saved
+  }
+  if (!numbers.is_none()) {
+    direct->numbers = std::make_unique<Bindings>([function = keep(numbers)](const Symbols& symbols) {
+      std::vector<Value> values;
+      for (const auto& number : (*function)(*py::cast(symbols))) {
+        values.emplace_back(number.cast<int64_t>());
+      }
+      return values;
+    });
+    direct->sizes = std::move(sizes);
+    direct->num_shapes = num_shapes;
   }
   direct->region = std::move(region);
   const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(direct.get(), nullptr, [](PyObject* held) {

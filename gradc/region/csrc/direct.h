@@ -18,7 +18,8 @@ namespace gradc {
 // history, or one of `unheard` a hook, and one inside of a checkpoint, unless what it saves `may_be_dropped`. `raised`: None, or what is
 // called with each error: it raises another, gives what is returned in place of the outputs, or gives None. It is given the state of
 // the CPU's generator before the call, too, if the region `draws`, else None. `joint`: null, or where the output with the number `loss`
-// goes straight to backward.
+// goes straight to backward. `numbers`: of a region with symbols what gives, for their values, the sizes that its nodes are made with,
+// `num_shapes` of them, and behind these the sizes that it returns; `sizes` what views are made with. Else None.
 pybind11::object make_direct(
     std::shared_ptr<RegionLayout> region,
     const pybind11::list& outputs,
@@ -29,6 +30,9 @@ pybind11::object make_direct(
     std::vector<size_t> leaves,
     std::vector<size_t> unheard,
     std::shared_ptr<const StraightLoss> joint,
-    size_t loss);
+    size_t loss,
+    const pybind11::object& numbers,
+    pybind11::object sizes,
+    size_t num_shapes);
 
 } // namespace gradc

@@ -4,19 +4,11 @@
 #include "executor/core/csrc/below_autograd.h"
 
 #include <algorithm>
-#include <ctime>
 
 namespace gradc {
 namespace {
 
 constexpr size_t num_warm_up = 2; // runs of each that are not counted: the first ones find nothing in the caches
-
-// What this thread has computed, so that other processes do not disturb the trial.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 } // namespace
 
@@ -68,7 +60,7 @@ bool Choice::is_usable(const Inputs& inputs) const {
 std::vector<c10::IValue> Choice::try_once(const Plan& plan, Inputs inputs, Inputs* left) {
   const uint64_t turn = turn_.fetch_add(1) % 4;
   const Arm arm = turn == 0 || turn == 3 ? steps : code;
-  const double start = thread_seconds();
+  const double start = thread_seconds(); // so that other processes do not disturb the trial
   auto outputs = arm == steps ? run_steps(plan, std::move(inputs), left) : run_code(plan, std::move(inputs), left);
   note(arm, thread_seconds() - start);
   return outputs;

@@ -8,6 +8,26 @@ Value::Value(c10::IValue value) : boxed(std::move(value)) {
   }
 }
 
+Symbols read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& inputs) {
+  Symbols values;
+  values.reserve(sources.size());
+  for (const auto& [kind, position, dimension] : sources) {
+    const c10::IValue& source = inputs[position];
+    switch (kind) {
+      case SymbolSource::Kind::integer:
+        values.push_back(source.toInt());
+        break;
+      case SymbolSource::Kind::size:
+        values.push_back(source.toTensor().size(dimension));
+        break;
+      case SymbolSource::Kind::stride:
+        values.push_back(source.toTensor().stride(dimension));
+        break;
+    }
+  }
+  return values;
+}
+
 Binding Bindings::find(const Symbols& symbols) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = recent_.begin(); it != recent_.end(); ++it) {

@@ -82,6 +82,14 @@ struct Meta {
   c10::Device device = c10::DeviceType::CPU;
 };
 
+// How the tensors of a run lie, by slot; none for what is no tensor, and for what has another layout in the end.
+struct Layout {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  bool operator==(const Layout&) const = default;
+};
+using Layouts = std::vector<std::optional<Layout>>;
+
 // A strided view that a step makes, at an offset from its base's. `is_same`: the base's tensor itself will do.
 struct View {
   Index slot = 0;
@@ -115,15 +123,17 @@ struct Step {
   bool is_foreign = false; // not an op of ATen's: its kernel may be Python code, which sees the dispatcher as it is in eager
 };
 
-// Where a symbol's value is read when a run starts.
+// Where a symbol's value is read when a run starts: of the input at `position`.
 struct SymbolSource {
   enum class Kind : uint8_t { integer, size, stride };
   Kind kind = Kind::integer;
-  Index slot = 0;
+  Index position = 0;
   int64_t dimension = 0;
 };
 
 using Symbols = std::vector<int64_t>;
+Symbols read_symbols(const std::vector<SymbolSource>& sources, const std::vector<c10::IValue>& inputs);
+
 using Binding = std::shared_ptr<const std::vector<Value>>;
 
 // The values of symbolic operands for the tuples of symbol values seen lately, most recent first.
@@ -144,6 +154,7 @@ class Bindings {
 
 class Choice;
 class DeviceGraphs;
+class SizedPlans;
 struct DeviceKernels;
 struct Stretch;
 using Stretches = std::vector<std::shared_ptr<const Stretch>>;
@@ -169,6 +180,7 @@ struct Plan {
   std::vector<Pack> packs;
   std::vector<SymbolSource> symbols;
   std::unique_ptr<Bindings> bindings;
+  std::shared_ptr<SizedPlans> sized; // for sizes that came back (sized_plans.h); null where none depends on symbols
   std::shared_ptr<Choice> choice; // of another way to run it (choice.h); null where there is none
   std::shared_ptr<DeviceGraphs> graphs; // of its runs (device_graphs.h); null where there can be none
   mutable std::atomic<bool> has_run_as_foreseen = false; // once, to its end, the frame exact
@@ -190,6 +202,7 @@ struct Frame {
   bool is_exact = false;
   c10::impl::LocalDispatchKeySet ambient = c10::impl::tls_local_dispatch_key_set();
   bool has_full_precision = true; // of float32 products; false where the user allows less
+  Layouts* layouts = nullptr; // where they are noted (sized_plans.h)
 };
 
 // Takes the inputs over into the slots of a new frame, and finds out whether it is exact.

@@ -7,6 +7,7 @@
 #include "executor/core/csrc/devices.h"
 #include "executor/core/csrc/kernels.h"
 #include "executor/core/csrc/large_memory.h"
+#include "executor/core/csrc/sized_plans.h"
 #include "executor/core/csrc/versions.h"
 
 #include <ATen/autocast_mode.h>
@@ -172,37 +173,41 @@ void call(const Step& step, Frame& frame, bool unobserved) {
   }
 }
 
-Binding bind(const Plan& plan, const Frame& frame) {
-  if (!plan.bindings) {
-    return nullptr;
-  }
-  Symbols values;
-  values.reserve(plan.symbols.size());
-  for (const auto& [kind, slot, dimension] : plan.symbols) {
-    const c10::IValue& source = frame.slots[slot];
-    switch (kind) {
-      case SymbolSource::Kind::integer:
-        values.push_back(source.toInt());
-        break;
-      case SymbolSource::Kind::size:
-        values.push_back(source.toTensor().size(dimension));
-        break;
-      case SymbolSource::Kind::stride:
-        values.push_back(source.toTensor().stride(dimension));
-        break;
-    }
-  }
-  return plan.bindings->find_or_compute(values);
-}
-
 void clear(const std::vector<Index>& slots, Frame& frame) {
   for (const Index slot : slots) {
     frame.slots[slot] = {};
   }
 }
 
+// How a slot's tensor lies; nothing is noted any more where that changes, or where it lies in no usual way.
+void note_layout(Index slot, Frame& frame) {
+  Layouts& layouts = *frame.layouts;
+  if (layouts.empty() || slot < 0 || !frame.slots[slot].isTensor() || !frame.slots[slot].toTensor().defined()) {
+    return;
+  }
+  const at::Tensor& tensor = frame.slots[slot].toTensor();
+  if (!has_plain_keys(tensor)) {
+    layouts.clear();
+    return;
+  }
+  Layout layout{tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()};
+  if (!layouts[slot]) {
+    layouts[slot] = std::move(layout);
+  } else if (*layouts[slot] != layout) {
+    layouts.clear();
+  }
+}
+
+void note_layouts(const std::vector<Index>& slots, Frame& frame) {
+  for (const Index slot : frame.layouts ? slots : std::vector<Index>()) {
+    note_layout(slot, frame);
+  }
+}
+
 void run_step(const Step& step, Frame& frame, bool unobserved) {
   call_step(step, frame, unobserved);
+  note_layouts(step.outs, frame);
+  note_layouts(step.writes, frame);
   clear(step.deaths, frame);
   if (!(unobserved && frame.is_exact)) {
     clear(step.kept, frame);
@@ -243,15 +248,19 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
   const Plan& plan = frame.plan;
   TORCH_CHECK(
       inputs.size() == plan.inputs.size(), "gradc: ", plan.name, " takes ", plan.inputs.size(), " inputs, got ", inputs.size());
+  if (plan.bindings) {
+    frame.bound = plan.bindings->find_or_compute(read_symbols(plan.symbols, inputs));
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     frame.slots[plan.inputs[i]] = std::move(inputs[i]);
   }
   for (const auto& [slot, tensor] : plan.owned) {
     frame.slots[slot] = tensor;
+    note_layouts({slot}, frame);
   }
-  frame.bound = bind(plan, frame);
   frame.is_exact = plan.is_static && match(plan.inputs, frame);
   frame.has_full_precision = !plan.device || plan.device->has_full_precision();
+  note_layouts(plan.inputs, frame);
   for (const Index slot : plan.unread) {
     frame.slots[slot] = {};
   }
@@ -273,8 +282,12 @@ std::vector<c10::IValue> run(const Plan& plan, std::vector<c10::IValue> inputs, 
   return plan.choice ? plan.choice->run(plan, std::move(inputs), left) : run_steps(plan, std::move(inputs), left);
 }
 
-std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left) {
+namespace {
+
+std::vector<c10::IValue> run_frame(
+    const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left, Layouts* layouts = nullptr) {
   Frame frame(plan);
+  frame.layouts = layouts;
   fill(frame, std::move(inputs));
   try {
     std::optional<BelowAutograd> below;
@@ -298,6 +311,25 @@ std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> in
   outputs.reserve(plan.outputs.size());
   for (const Operand& output : plan.outputs) {
     outputs.push_back(frame[output]);
+  }
+  return outputs;
+}
+
+} // namespace
+
+std::vector<c10::IValue> run_steps(const Plan& plan, std::vector<c10::IValue> inputs, std::vector<c10::IValue>* left) {
+  if (!plan.sized || inputs.size() != plan.inputs.size()) {
+    return run_frame(plan, std::move(inputs), left);
+  }
+  const Symbols symbols = read_symbols(plan.symbols, inputs);
+  const auto [sized, is_to_be_noted] = plan.sized->find(symbols);
+  if (sized) {
+    return run_frame(*sized, std::move(inputs), left);
+  }
+  Layouts layouts(is_to_be_noted ? plan.metas.size() : 0);
+  auto outputs = run_frame(plan, std::move(inputs), left, is_to_be_noted ? &layouts : nullptr);
+  if (!layouts.empty()) {
+    plan.sized->make(symbols, layouts);
   }
   return outputs;
 }
