@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import never_slower, report, results
 from benchmarks.models import SMALL
+from benchmarks.parts import part_of, parts_of
 from benchmarks.results import DOCS, BackwardResult, Entry, WholeResult
 from gradc.bits import same_bits
 from tests import forked
@@ -97,3 +98,11 @@ def test_the_page_of_scripts_says_how_many_gain() -> None:
     page = never_slower.page({"a_b": {"model": slow, "step": cost}, "c": {"model": slow, "step": slow}}, 300)
     assert "**1 of 2 take at most 0.9" in page and "3 of 4 settled runs are slower" in page and "6.9 s" in page
     assert "| a b | 1.20 (eager) | 0.50 | 1.0 | 9.0 | 2.0 |" in page
+
+
+def test_a_look_counts_for_the_innermost_part() -> None:
+    step, guard = "step (tests/world/harness/training.py:87)", "torch::dynamo::RootGuardManager::check (libtorch_python.so)"
+    kernel = "gradc::run_steps (gradc/_C.so);at::native::mm (libtorch_cpu.so);memcpy (libc.so.6)"
+    looks = f"{step} 3\n{step};{guard} 2\n{step};{kernel} 4\n"
+    assert parts_of(looks) == {"Python": 3, "guards": 2, "kernels": 4}
+    assert part_of([step, "gradc::run_steps (gradc/_C.so)", "c10::alloc_cpu (libc10.so)"]) == "dispatch"
