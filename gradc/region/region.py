@@ -226,10 +226,9 @@ class Region:
 
     def _of_symbols(self, numbers: list[Sym]) -> tuple[Callable[..., list[int]], Callable[..., Sizes], int]:
         """What a direct call asks with the values of the symbols: the numbers, of which the shapes come first; the sizes."""
-        names = tuple(symbol.name for symbol in self.tape.program.symbols)
 
         def sizes(*values: int) -> Sizes:
-            return Sizes(dict(zip(names, values, strict=True)))
+            return self.backwards.sizes_of(values)
 
         return lambda *values: list(map(sizes(*values), numbers)), sizes, len(self.shapes)
 

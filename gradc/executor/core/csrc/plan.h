@@ -82,7 +82,7 @@ struct Meta {
   c10::Device device = c10::DeviceType::CPU;
 };
 
-// How the tensors of a run lie, by slot; none for what is no tensor, and for what has another layout in the end.
+// How the tensors of a run lie, by slot; none for what is no tensor.
 struct Layout {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;

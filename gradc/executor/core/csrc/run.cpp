@@ -181,10 +181,10 @@ void clear(const std::vector<Index>& slots, Frame& frame) {
 
 // How a slot's tensor lies; nothing is noted any more where that changes, or where it lies in no usual way.
 void note_layout(Index slot, Frame& frame) {
-  Layouts& layouts = *frame.layouts;
-  if (layouts.empty() || slot < 0 || !frame.slots[slot].isTensor() || !frame.slots[slot].toTensor().defined()) {
+  if (!frame.layouts || frame.layouts->empty() || slot < 0 || !frame.slots[slot].isTensor() || !frame.slots[slot].toTensor().defined()) {
     return;
   }
+  Layouts& layouts = *frame.layouts;
   const at::Tensor& tensor = frame.slots[slot].toTensor();
   if (!has_plain_keys(tensor)) {
     layouts.clear();
@@ -199,7 +199,7 @@ void note_layout(Index slot, Frame& frame) {
 }
 
 void note_layouts(const std::vector<Index>& slots, Frame& frame) {
-  for (const Index slot : frame.layouts ? slots : std::vector<Index>()) {
+  for (const Index slot : slots) {
     note_layout(slot, frame);
   }
 }
@@ -256,7 +256,7 @@ void fill(Frame& frame, std::vector<c10::IValue> inputs) {
   }
   for (const auto& [slot, tensor] : plan.owned) {
     frame.slots[slot] = tensor;
-    note_layouts({slot}, frame);
+    note_layout(slot, frame);
   }
   frame.is_exact = plan.is_static && match(plan.inputs, frame);
   frame.has_full_precision = !plan.device || plan.device->has_full_precision();
